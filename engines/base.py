@@ -18,7 +18,7 @@ class EngineCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     """What an outside controller can do with this engine, as detected on the running engine.
 
     Attributes:
-        kind: The adapter's name: `openai`, `vllm`, `sglang` or `sim`.
+        kind: The adapter's name in `hmas.engines.registry.ADAPTERS`.
         version: The engine's own version text, empty if it reports none.
         live_knobs: Knobs that `Engine.apply_knobs` can change while the engine serves.
         abort: Whether `Engine.abort` reaches the engine; if not, a request can only be aborted by closing its connection.

@@ -9,7 +9,6 @@ from typing import Any
 
 from hmas.agents.meta.make import Meta, make_meta
 from hmas.agents.meta.pending_work import PendingWork
-from hmas.agents.model_store.ranges import figures_of
 from hmas.agents.runtime.work import Deferred
 from hmas.controller.bus.base import Bus
 from hmas.controller.config.schema import Config
@@ -64,7 +63,7 @@ class MetaAgent:
             for message in heard:
                 # Telemetry reaches back less far than features: requests from before it would never be reported as ended.
                 if not isinstance(message, RequestFeatures) or message.sent_s >= since_s:
-                    self._hear(message)
+                    self._observe(message)
 
     def handle(self, messages: Sequence[Message], now_s: float) -> list[Message]:
         """Takes views and returns the decisions that are due, and every few seconds a report on its trained model, if it has one.
@@ -76,7 +75,7 @@ class MetaAgent:
             if isinstance(message, ShortView | LongView):
                 said += self.meta.on_view(message, now_s)
             else:
-                self._hear(message)
+                self._observe(message)
         return said + self._reports(now_s)
 
     def on_tick(self, now_s: float) -> list[Message]:  # noqa: ARG002 - part of the protocol
@@ -95,8 +94,8 @@ class MetaAgent:
         return list(asking.failed(found.fault, now_s) if found.fault else asking.finish(found.result, now_s))
 
     def _reports(self, now_s: float) -> list[Message]:
-        selector = self.meta.classifier
-        if selector is None or now_s - self._reported_s < REPORT_EVERY_S:
+        trained = self.meta.trained
+        if trained is None or now_s - self._reported_s < REPORT_EVERY_S:
             return []
         self._reported_s = now_s
         return [
@@ -104,16 +103,16 @@ class MetaAgent:
                 sent_s=now_s,
                 agent=self.name,
                 instance=os.environ.get("HMAS_INSTANCE", ""),
-                model=selector.version,
-                requests=selector.classifier.answered,
-                figures=figures_of(selector.name, selector.classifier.ranges),
+                model=trained.version,
+                requests=trained.answered,
+                figures=trained.figures(),
                 rss_bytes=resident_bytes(),
             )
         ]
 
-    def _hear(self, message: Message) -> None:
+    def _observe(self, message: Message) -> None:
         if self.meta.twin is not None:
-            self.meta.twin.hear(message)
+            self.meta.twin.observe(message)
 
 
 class _Found:

@@ -4,28 +4,23 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 from hmas.agents.meta.journal import DecisionJournal
 from hmas.agents.meta.judge import Judge
 from hmas.agents.meta.limits import Limits
 from hmas.agents.meta.model import MetaModel
 from hmas.agents.meta.pending_work import Decisions
-from hmas.agents.meta.selectors.bandit import BanditSelector
-from hmas.agents.meta.selectors.base import Selector
-from hmas.agents.meta.selectors.change_point import ChangePointSelector
-from hmas.agents.meta.selectors.classifier import KIND, SHIPPED, ClassifierSelector, load_classifier
+from hmas.agents.meta.selectors.base import ModelSelector, Selector
 from hmas.agents.meta.selectors.llm import LlmSelector
 from hmas.agents.meta.selectors.llm_endpoint import ChatEndpoint
 from hmas.agents.meta.selectors.rules import RuleSelector
-from hmas.agents.meta.selectors.table import read_table
 from hmas.agents.meta.selectors.twin import TwinSelector
 from hmas.agents.meta.twin.fleet import FleetModel
 from hmas.agents.meta.twin.twin import Twin, TwinSettings
-from hmas.agents.model_store.store import SHIPPED as SHIPPED_NAME
-from hmas.agents.model_store.store import ModelStore
-from hmas.controller.config.derived import models_dir, scheduler_settings
-from hmas.controller.config.schema import AgentsConfig, Config
+from hmas.controller.config.derived import scheduler_settings
+from hmas.controller.config.plugins import SELECTOR_GROUP, ExtensionPoint
+from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import ConfigError, HmasError
 from hmas.controller.core.messages import LongView, ShortView
 from hmas.controller.scheduling.policies.registry import POLICIES, named
@@ -36,18 +31,69 @@ from hmas.engines.sim.profile import Profile, load_profile
 Seconds = Callable[[], float]
 
 
+@dataclass(frozen=True, slots=True)
+class SelectorSetup:
+    """What a selector may be built from.
+
+    Attributes:
+        config: The whole configuration.
+        twin: The digital twin; None if the configuration uses none.
+        clock: Clock in seconds with any origin; None if time stands still while work is done.
+    """
+
+    config: Config
+    twin: Twin | None
+    clock: Seconds | None
+
+
+def _twin_selector(setup: SelectorSetup) -> Selector:
+    assert setup.twin is not None, "make_meta builds the twin for this selector"
+    return TwinSelector(setup.twin, RuleSelector(), setup.clock)
+
+
+def _rule_selector(_setup: SelectorSetup) -> Selector:
+    return RuleSelector()
+
+
+def _language_model(setup: SelectorSetup) -> Selector:
+    agents = setup.config.agents
+    if not agents.meta_llm_url:
+        raise ConfigError("agents.meta_llm_url is empty; allowed with meta_selector llm: the address of an OpenAI-compatible server")
+    key = os.environ.get(agents.meta_llm_key_env, "") if agents.meta_llm_key_env else ""
+    endpoint = ChatEndpoint(agents.meta_llm_url, key, timeout_s=agents.meta_llm_timeout_s)
+    return LlmSelector(endpoint.ask, RuleSelector(), model=agents.meta_llm_model, max_tokens=agents.meta_llm_max_tokens)
+
+
+SELECTORS: dict[str, Callable[[SelectorSetup], Selector]] = {"twin": _twin_selector, "rules": _rule_selector, "llm": _language_model}
+"""What builds a selector, by its name in `agents.meta_selector`: the built-in ones, then those of plugins."""
+
+
+def add_selector(name: str, make: Any) -> None:
+    """Adds a plugin's selector: a class or function that takes a `SelectorSetup`.
+
+    Raises:
+        ConfigError: It cannot be called.
+    """
+    if not callable(make):
+        raise ConfigError(f"{make!r} is no selector; allowed: a class or function that takes a hmas.agents.meta.make.SelectorSetup")
+    SELECTORS[name] = make
+
+
+SELECTOR_PLUGINS = ExtensionPoint(SELECTOR_GROUP, "selector", SELECTORS, add_selector)
+
+
 @dataclass(slots=True)
 class Meta:
     """A running meta: its model and the parts that feed it.
 
     Attributes:
         twin: The twin; the caller feeds it with telemetry and features. None if the configuration does not use it.
-        classifier: The selector if a trained model proposes, so that the agent can report on it; else None.
+        trained: The selector if it has a trained model on which the agent reports; else None.
     """
 
     model: MetaModel
     twin: Twin | None
-    classifier: ClassifierSelector | None = None
+    trained: ModelSelector | None = None
 
     def on_view(self, view: ShortView | LongView, now_s: float) -> Decisions:
         """Returns the decisions that a view causes at once."""
@@ -76,8 +122,8 @@ def make_meta(config: Config, *, admission: SchedulerSettings | None = None, rou
         clock: Clock in seconds with any origin, by which the twin measures what a replay costs; None if time stands still meanwhile.
 
     Raises:
-        ConfigError: The selector's own settings cannot be used.
-        ModelError: The classifier cannot be loaded.
+        ConfigError: There is no such selector, or its own settings cannot be used.
+        ModelError: The model of the selector cannot be loaded.
     """
     agents = config.agents
     limits = Limits(
@@ -89,8 +135,9 @@ def make_meta(config: Config, *, admission: SchedulerSettings | None = None, rou
         keep_alive_s=min(5.0, agents.meta_period_s, agents.stale_after_s / 3),
         switches_per_hour=agents.meta_switches_per_hour,
     )
+    make_selector = SELECTOR_PLUGINS.find(agents.meta_selector, "agents.meta_selector")
     twin = _twin(config, admission, routing) if agents.meta_judge or agents.meta_selector == "twin" else None
-    selector = _selector(config, twin, clock)
+    selector = make_selector(SelectorSetup(config, twin, clock))
     model = MetaModel(
         start=config.scheduler.policy,
         pool=_whitelist(agents.meta_policies),
@@ -101,7 +148,7 @@ def make_meta(config: Config, *, admission: SchedulerSettings | None = None, rou
             agents.qos_long_window_s, twin.evidence.hindsight if twin is not None else None, period_s=agents.meta_period_s
         ),
     )
-    return Meta(model, twin, selector if isinstance(selector, ClassifierSelector) else None)
+    return Meta(model, twin, selector if isinstance(selector, ModelSelector) else None)
 
 
 def _whitelist(policies: str) -> tuple[str, ...]:
@@ -110,31 +157,6 @@ def _whitelist(policies: str) -> tuple[str, ...]:
     if unknown:
         raise ConfigError(f"agents.meta_policies names {', '.join(unknown)}; allowed: {', '.join(POLICIES)}")
     return wanted
-
-
-def _selector(config: Config, twin: Twin | None, clock: Seconds | None) -> Selector:
-    agents, rules = config.agents, RuleSelector()
-    if agents.meta_selector == "twin" and twin is not None:
-        return TwinSelector(twin, rules, clock)
-    if agents.meta_selector == "llm":
-        return _language_model(agents, rules)
-    if agents.meta_selector == "classifier":
-        folder = Path(agents.meta_model).expanduser() if agents.meta_model else ModelStore(models_dir(config)).current(KIND)
-        return ClassifierSelector(load_classifier(folder or SHIPPED), folder.name if folder else SHIPPED_NAME)
-    if agents.meta_selector == "bandit":
-        return BanditSelector(config.scheduler.policy)
-    if agents.meta_selector == "change-point":
-        own = Path(agents.meta_table).expanduser() if agents.meta_table else None
-        return ChangePointSelector(read_table(own) if own is not None else read_table(), trusted=own is not None)
-    return rules
-
-
-def _language_model(agents: AgentsConfig, instead: Selector) -> Selector:
-    if not agents.meta_llm_url:
-        raise ConfigError("agents.meta_llm_url is empty; allowed with meta_selector llm: the address of an OpenAI-compatible server")
-    key = os.environ.get(agents.meta_llm_key_env, "") if agents.meta_llm_key_env else ""
-    endpoint = ChatEndpoint(agents.meta_llm_url, key, timeout_s=agents.meta_llm_timeout_s)
-    return LlmSelector(endpoint.ask, instead, model=agents.meta_llm_model, max_tokens=agents.meta_llm_max_tokens)
 
 
 def _twin(config: Config, admission: SchedulerSettings | None, routing: str) -> Twin:

@@ -3,9 +3,10 @@
 import importlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from types import MappingProxyType
+from typing import Any
 
 import msgspec
 
@@ -15,6 +16,7 @@ from hmas.agents.perception.lengths import base as length_base
 from hmas.agents.perception.lengths.base import LengthBase
 from hmas.agents.perception.reading import Reader
 from hmas.agents.perception.tagging import RulesReader
+from hmas.controller.config.plugins import ExtensionPoint, unknown
 from hmas.controller.config.schema import AgentsConfig
 from hmas.controller.core.errors import ModelError
 
@@ -23,13 +25,6 @@ SHIPPED_TAGGER = Path(__file__).parent / "models" / "tagger"
 STORE, RULES = "store", "rules"
 VERSION = re.compile(r"v[1-9][0-9]{0,8}")
 
-FORMATS: Mapping[str, str] = MappingProxyType(
-    {
-        "onnx": "hmas.agents.perception.onnx_reader:open_reader",
-        "transformers": "hmas.agents.perception.lm.reader:open_reader",
-    }
-)
-"""Function that opens an artefact's folder as a `Reader`, by `ModelCard.format`; imported when it is needed."""
 ENDPOINT = "hmas.agents.perception.lm.endpoint:open_endpoint"
 """Opens a model behind an OpenAI-compatible server as a `Reader`: (url, model, api_key, its artefact's folder or None)."""
 LENGTHS_ONLY = "lengths"
@@ -91,7 +86,7 @@ class ReaderSource:
             return self.open_version(wanted)
         key = self._env.get(self._settings.perception_endpoint_key_env, "") if self._settings.perception_endpoint_key_env else ""
         # The server runs the active version: its card has the temperatures that calibrate the confidence.
-        reader = _call(ENDPOINT, wanted, self._settings.perception_endpoint_model, key, self._store.current(KIND))
+        reader = _call(_imported, ENDPOINT, wanted, self._settings.perception_endpoint_model, key, self._store.current(KIND))
         return Opened(name=reader.name, reader=reader, lengths=shipped_lengths())
 
     def open_version(self, version: str) -> Opened:
@@ -127,16 +122,41 @@ def shipped_lengths() -> LengthBase | None:
 def _opened(folder: Path) -> Reader:
     form = read_card(folder).format
     if form not in FORMATS:
-        raise ModelError(f"{folder}: card.format is {form!r}; allowed: {', '.join(FORMATS)}, {LENGTHS_ONLY}")
+        READER_PLUGINS.load()
+    if form not in FORMATS:
+        raise ModelError(f"{folder}: card.format is {form!r}; {unknown(form, READER_PLUGINS.group, (*FORMATS, LENGTHS_ONLY))}")
     return _call(FORMATS[form], folder)
 
 
-def _call(where: str, *arguments: object) -> Reader:
-    module, _, name = where.partition(":")
+def _call(open_reader: Callable[..., Reader], *arguments: object) -> Reader:
     try:
-        reader: Reader = getattr(importlib.import_module(module), name)(*arguments)
+        return open_reader(*arguments)
     except ImportError as error:
-        raise ModelError(
-            f"{module} cannot be imported: {error}; `pip install h-mas[train]` has what trained language models need"
-        ) from error
+        raise ModelError(f"a package is missing: {error}; `pip install h-mas[train]` has what trained language models need") from error
+
+
+def _imported(where: str, *arguments: object) -> Reader:
+    module, _, name = where.partition(":")
+    reader: Reader = getattr(importlib.import_module(module), name)(*arguments)
     return reader
+
+
+FORMATS: dict[str, Callable[[Path], Reader]] = {
+    "onnx": partial(_imported, "hmas.agents.perception.onnx_reader:open_reader"),
+    "transformers": partial(_imported, "hmas.agents.perception.lm.reader:open_reader"),
+}
+"""Opens an artefact's folder as a `Reader`, by `ModelCard.format`: the built-in ones, imported when needed, then those of plugins."""
+
+
+def add_reader(form: str, open_reader: Any) -> None:
+    """Adds a plugin's reader: a function that opens a folder whose card has this format.
+
+    Raises:
+        ModelError: It cannot be called, or the format has a meaning already.
+    """
+    if not callable(open_reader) or form == LENGTHS_ONLY:
+        raise ModelError(f"{open_reader!r} opens no reader of format {form!r}; allowed: a function from a folder to a reader")
+    FORMATS[form] = open_reader
+
+
+READER_PLUGINS = ExtensionPoint("hmas.readers", "reader", FORMATS, add_reader)

@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from hmas.agents.statera.budgets import LAWS, add_law
 from hmas.agents.statera.loops import Band
 from hmas.agents.statera.model import KEEP_ALIVE_S, StateraModel
 from hmas.agents.statera.tuning import gains_of
 from hmas.controller.bus.base import Bus
+from hmas.controller.config.plugins import BUDGET_LAW_GROUP, ExtensionPoint
 from hmas.controller.config.schema import Config
 from hmas.controller.core.messages import ACTIONS, TELEMETRY, VIEWS, Completion, ControlAction, Message, ShortView
 
@@ -14,6 +16,7 @@ REPLAY_ACTIONS = 5_000
 REPLAY_TELEMETRY = 5_000
 ACTION_FRESH_S = 120.0
 """Age above which statera does not resume its own last action: the load it was made for has passed."""
+LAW_PLUGINS = ExtensionPoint(BUDGET_LAW_GROUP, "budget law", LAWS, add_law)
 
 
 class StateraAgent:
@@ -53,7 +56,7 @@ def make_agent(config: Config) -> StateraAgent:
     """Builds the agent from the configuration.
 
     Raises:
-        ConfigError: The configured tuning file cannot be used.
+        ConfigError: The configured tuning file cannot be used, or there is no such budget law.
     """
     agents = config.agents
     return StateraAgent(
@@ -64,7 +67,7 @@ def make_agent(config: Config) -> StateraAgent:
             epsilon=agents.statera_epsilon,
             period_s=agents.statera_period_s,
             gains=gains_of(agents.statera_tuning),
-            budget_law=agents.statera_budget_law,
+            budget_law=LAW_PLUGINS.find(agents.statera_budget_law, "agents.statera_budget_law"),
             keep_alive_s=min(KEEP_ALIVE_S, agents.stale_after_s / 3.0),
         )
     )

@@ -1,14 +1,15 @@
-"""The two laws of the token budget, behind one interface: H-MAS's band error and AugServe's free memory. Pure.
+"""Laws of the token budget, behind one interface: H-MAS's band error and AugServe's free memory. Pure.
 
 Both stay within the same envelope: at least one decode token for each request that may run plus room for prefill, so that one request is
 always served; and at most the engine's own budget.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Protocol
 
-BudgetLawName = Literal["band", "memory"]
+from hmas.controller.core.errors import ConfigError
+
 GAIN = 0.5
 """Gain of the band law: share of the budget taken back per unit of error."""
 RISE = 1.25
@@ -100,5 +101,27 @@ class MemoryBudget:
         return self.budget
 
 
-LAWS: Mapping[BudgetLawName, Callable[[], BudgetLaw]] = {"band": BandBudget, "memory": MemoryBudget}
-"""Every law by its name in `agents.statera_budget_law`."""
+LAWS: dict[str, Callable[[], BudgetLaw]] = {"band": BandBudget, "memory": MemoryBudget}
+"""What makes a law, by its name in `agents.statera_budget_law`: the built-in ones, then those of plugins."""
+TRIALS = (
+    BudgetInputs(error=3.0, n_run=8, ceiling=2048, active_tokens=90_000, held_tokens=99_000, capacity_tokens=100_000),
+    BudgetInputs(error=-1.0, n_run=4096, ceiling=512),
+    BudgetInputs(error=0.0, n_run=1, ceiling=1, capacity_tokens=0),
+)
+"""Inputs on which a plugin's law is tried."""
+
+
+def add_law(name: str, law: Any) -> None:
+    """Adds a plugin's law.
+
+    Raises:
+        ConfigError: It does not make laws, or a budget of it does not serve one request or is above the engine's own.
+    """
+    made = law()
+    if not callable(getattr(made, "update", None)) or not hasattr(made, "budget"):
+        raise ConfigError(f"{law!r} makes no budget law; allowed: what hmas.agents.statera.budgets.BudgetLaw describes")
+    for seen in TRIALS:
+        least, budget = min(seen.ceiling, seen.n_run + 1), made.update(seen)
+        if not least <= budget <= seen.ceiling:
+            raise ConfigError(f"{law!r} answers {seen} with {budget!r} tokens; allowed: {least} to {seen.ceiling}")
+    LAWS[name] = law

@@ -9,10 +9,10 @@ A third loop sets how strict the gateway's TPOT guard is (`guard_factor`).
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from hmas.agents.statera.budgets import LAWS, BandBudget, BudgetInputs, BudgetLaw, BudgetLawName
+from hmas.agents.statera.budgets import BandBudget, BudgetInputs, BudgetLaw
 from hmas.agents.statera.conformal import LengthCalibrator
 from hmas.agents.statera.gains import Gains, delay_s
 from hmas.agents.statera.guard_factor import ALLOWED, GuardFactorController
@@ -70,7 +70,7 @@ class StateraModel:
         epsilon: Risk of the length bounds.
         period_s: Shortest time between two changes of an instance's controls.
         gains: Tuned gains by instance, `EVERY` for all others; defaults if empty.
-        budget_law: The law that sets token budgets.
+        budget_law: Makes the law that sets an instance's token budgets.
         keep_alive_s: Time after which an unchanged action is repeated.
     """
 
@@ -83,7 +83,7 @@ class StateraModel:
         epsilon: float = 0.1,
         period_s: float = 0.5,
         gains: Mapping[str, Gains] | None = None,
-        budget_law: BudgetLawName = "band",
+        budget_law: Callable[[], BudgetLaw] = BandBudget,
         keep_alive_s: float = KEEP_ALIVE_S,
     ) -> None:
         self._keep_alive_s = keep_alive_s
@@ -92,7 +92,7 @@ class StateraModel:
         self._n_run_start = n_run_start
         self._period_s = period_s
         self._gains = dict(gains or {})
-        self._budget_law = LAWS[budget_law]
+        self._budget_law = budget_law
         self._lengths = LengthCalibrator(epsilon)
         self._stations: dict[str, InstanceController] = {}
         self._restored: dict[str, ControlAction] = {}

@@ -1,17 +1,31 @@
 """Finds contradictions between settings that are each valid on their own."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from hmas.controller.config.check import Path as ConfigPath
 from hmas.controller.config.check import Problem
 from hmas.controller.config.derived import AGENT_NAMES, UNIX_PATH_LIMIT, is_loopback
+from hmas.controller.config.plugins import (
+    BUDGET_LAW_GROUP,
+    ENGINE_PLUGINS,
+    POLICY_PLUGINS,
+    ROUTER_PLUGINS,
+    SELECTOR_GROUP,
+    declared,
+    unknown,
+)
 from hmas.controller.config.schema import Config, EngineConfig
+from hmas.controller.routing.registry import ROUTERS
 from hmas.controller.scheduling.policies.registry import POLICIES, named
 from hmas.engines.errors import ProfileError
 from hmas.engines.model_shape import model_kv_bytes
+from hmas.engines.registry import ADAPTERS, AUTO
 
 BUS_SCHEMES = ("redis://", "rediss://", "unix://")
+META_SELECTORS, BUDGET_LAWS = ("twin", "rules", "llm"), ("band", "memory")
+"""Names of the built-in selectors of meta and budget laws of statera: agents hold those registries, and nothing here imports agents."""
 
 
 def cross_problems(config: Config) -> Iterator[Problem]:
@@ -23,15 +37,36 @@ def cross_problems(config: Config) -> Iterator[Problem]:
     yield from _agents(config)
 
 
-def unknown_policy(data: Any) -> Iterator[Problem]:
-    """A mistake if the document names a policy that does not exist.
+def unknown_names(data: Any) -> Iterator[Problem]:
+    """Mistakes where the document names something that is neither built in nor declared by a plugin.
 
-    It is checked on the raw document, next to the checks of types, so that it is reported together with other mistakes.
+    They are checked on the raw document, next to the checks of types, so that they are reported together with other mistakes. Selectors
+    and budget laws are loaded only in their agents: here their names count.
     """
-    scheduler = data.get("scheduler") if isinstance(data, dict) else None
-    name = scheduler.get("policy") if isinstance(scheduler, dict) else None
-    if isinstance(name, str) and name not in POLICIES:
-        yield Problem(("scheduler", "policy"), f"got {name!r} (a text); allowed: one of {', '.join(POLICIES)}")
+    engines = _at(data, ("engines",))
+    count = len(engines) if isinstance(engines, list) else 0
+    registries: list[tuple[ConfigPath, str, Iterable[str]]] = [
+        (("scheduler", "policy"), POLICY_PLUGINS.group, POLICIES),
+        (("scheduler", "routing"), ROUTER_PLUGINS.group, ROUTERS),
+        (("agents", "meta_selector"), SELECTOR_GROUP, (*META_SELECTORS, *declared(SELECTOR_GROUP))),
+        (("agents", "statera_budget_law"), BUDGET_LAW_GROUP, (*BUDGET_LAWS, *declared(BUDGET_LAW_GROUP))),
+        *((("engines", place, "kind"), ENGINE_PLUGINS.group, (AUTO, *ADAPTERS)) for place in range(count)),
+    ]
+    for path, group, names in registries:
+        name = _at(data, path)
+        if isinstance(name, str) and name not in names:
+            yield Problem(path, f"got {name!r} (a text); {unknown(name, group, names)}")
+
+
+def _at(data: Any, path: ConfigPath) -> Any:
+    for part in path:
+        if isinstance(data, Mapping):
+            data = data.get(part)
+        elif isinstance(data, list) and isinstance(part, int):
+            data = data[part]
+        else:
+            return None
+    return data
 
 
 def advice(config: Config, env: Mapping[str, str]) -> list[str]:
@@ -137,14 +172,14 @@ def _agents(config: Config) -> Iterator[Problem]:
     unknown = [name for name in named(agents.meta_policies) if name not in POLICIES]
     if unknown:
         yield Problem(("agents", "meta_policies"), f"got {', '.join(map(repr, unknown))}; allowed: {', '.join(POLICIES)}")
-    for setting in ("meta_table", "statera_tuning"):
-        file = getattr(agents, setting)
-        if file and not Path(file).expanduser().is_file():
-            yield Problem(("agents", setting), f"got {file!r}; allowed: a file that is there, or an empty text")
-    for setting in ("meta_model", "prediction_model"):
-        folder = getattr(agents, setting)
-        if folder and not Path(folder).expanduser().is_dir():
-            yield Problem(("agents", setting), f"got {folder!r}; allowed: a folder that is there, or an empty text")
+    for setting, words, there in (
+        ("statera_tuning", "a file", Path.is_file),
+        ("prediction_model", "a folder", Path.is_dir),
+        ("meta_model", "a file or folder", Path.exists),
+    ):
+        path = getattr(agents, setting)
+        if path and not there(Path(path).expanduser()):
+            yield Problem(("agents", setting), f"got {path!r}; allowed: {words} that is there, or an empty text")
     address = agents.perception_reader.startswith(("http://", "https://"))
     if address and not agents.perception_endpoint_model:
         yield Problem(

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 import msgspec
 
 from hmas.controller.config.check import Path, Problem, dotted, problems
-from hmas.controller.config.cross_checks import advice, cross_problems, unknown_policy
+from hmas.controller.config.cross_checks import advice, cross_problems, unknown_names
 from hmas.controller.config.document import Document, read_document
 from hmas.controller.config.environment import apply_environment
-from hmas.controller.config.plugins import load_policies
+from hmas.controller.config.plugins import load_plugins
 from hmas.controller.config.reference import example_config, reference
 from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import ConfigError
@@ -50,7 +50,7 @@ class ConfigMistakes(ConfigError):
 
 
 def load_config(path: str | None, env: Mapping[str, str]) -> Config:
-    """Loads the active configuration. Policies of plugins are loaded first, because the file may name them.
+    """Loads the active configuration. Plugins are loaded first, because the file may name them.
 
     Args:
         path: YAML or TOML file; None for the defaults and the environment alone.
@@ -59,7 +59,7 @@ def load_config(path: str | None, env: Mapping[str, str]) -> Config:
     Raises:
         ConfigError: Names, for every mistake, the file and line (or the variable), the setting, its value and what is allowed.
     """
-    load_policies()
+    load_plugins()
     document = Document("defaults", {}) if path is None else read_document(path)
     data = document.data
     origins, unusable = apply_environment(data, env)
@@ -68,7 +68,7 @@ def load_config(path: str | None, env: Mapping[str, str]) -> Config:
         return Mistake(where=_where(problem.path, document, origins), path=dotted(problem.path), message=problem.message)
 
     found = [Mistake(where=f"environment variable {name}", path=dotted(item.path), message=item.message) for name, item in unusable]
-    named = {problem.path: problem for problem in [*problems(data, _CONFIG_TYPE), *unknown_policy(data)]}
+    named = {problem.path: problem for problem in [*problems(data, _CONFIG_TYPE), *unknown_names(data)]}
     found += [mistake(problem) for problem in sorted(named.values(), key=lambda problem: document.line_of(problem.path))]
     if found:
         raise ConfigMistakes(found)

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from hmas.controller.config.check import Problem, dotted, problems
-from hmas.controller.config.section import Name, PolicyName, doc
+from hmas.controller.config.section import ListedName, Name, doc
 from hmas.controller.control.overrides import Override
 from hmas.controller.core.errors import OverrideError, PolicyError
 from hmas.controller.scheduling.admission.quotas import TenantLimits
@@ -46,7 +46,7 @@ class PolicyPart(_Part, frozen=True):
     """The policy in force until the override ends."""
 
     name: Annotated[
-        PolicyName,
+        ListedName,
         doc(
             "queueing policy: one of the project's own, as in the examples, or one of the user's",
             extra_json_schema={"examples": [policy.name for policy in BUILT_IN]},

@@ -4,9 +4,11 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from hmas.controller.config.section import Name, PolicyName, Port, Seconds, Section, Share, SloConfig, doc
+from hmas.controller.config.section import ListedName, Name, Port, Seconds, Section, Share, SloConfig, doc
+from hmas.controller.routing.registry import DEFAULT_ROUTER
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
 from hmas.controller.scheduling.settings import SHIPPED
+from hmas.engines.registry import AUTO
 
 
 class GatewayConfig(Section, frozen=True):
@@ -79,7 +81,7 @@ class EngineConfig(Section, frozen=True):
 
     name: Name
     url: Annotated[str, doc("base address, without /v1", pattern=r"^https?://[^/\s]+$")]
-    kind: Annotated[Literal["auto", "openai", "vllm", "sglang", "sim"], doc("auto asks the engine what it is")] = "auto"
+    kind: Annotated[ListedName, doc("auto (detected), openai, vllm, sglang, sim, or a plugin's (docs/extending.md)")] = AUTO
     api_key_env: Annotated[str, doc("environment variable that holds the key towards this engine")] = ""
     control_token_env: Annotated[
         str, doc("environment variable that holds the token of this engine's control plugin (docs/engines.md)")
@@ -130,7 +132,7 @@ class SchedulerConfig(Section, frozen=True):
     """The queue, its policy and its admission."""
 
     policy: Annotated[
-        PolicyName,
+        ListedName,
         doc("policy at start, and whenever no agent and no operator names another; `hmas policy list` has the names"),
     ] = DEFAULT_POLICY
     n_run: Annotated[int, doc("requests in flight per instance at start; 0 for the instance's ceiling", ge=0, le=4096)] = 0
@@ -193,7 +195,7 @@ class SchedulerConfig(Section, frozen=True):
             "off: each in full, which never passes the cache"
         ),
     ] = SHIPPED.fence_prefix_credit
-    routing: Annotated[Literal["least-loaded", "round-robin"], doc("how an instance is chosen")] = "least-loaded"
+    routing: Annotated[ListedName, doc("chooses the instance: least-loaded, round-robin, or a plugin's")] = DEFAULT_ROUTER
     tick_s: Annotated[Seconds, doc("how often deadlines are checked and telemetry is sent")] = 0.1
 
 
@@ -279,10 +281,9 @@ class AgentsConfig(Section, frozen=True):
     meta_switches_per_hour: Annotated[int, doc("most switches within any hour, rollbacks apart", ge=1, le=3600)] = 30
     meta_policies: Annotated[str, doc("whitelist: policies that meta may choose, with commas between; empty: every one that there is")] = ""
     meta_selector: Annotated[
-        Literal["twin", "rules", "llm", "classifier", "bandit", "change-point"],
+        ListedName,
         doc(
-            "who proposes policies: the digital twin (replays what came of late under each), the rule map, a language model, a trained "
-            "classifier, a contextual bandit, or a table looked up at change points (docs/meta.md)"
+            "proposes policies: `twin` (replays of recent traffic), `rules`, `llm` (language model), a plugin's (docs/meta.md)",
         ),
     ] = "twin"
     meta_judge: Annotated[
@@ -300,8 +301,9 @@ class AgentsConfig(Section, frozen=True):
     meta_llm_key_env: Annotated[str, doc("environment variable that holds the key towards that server; empty: none is sent")] = ""
     meta_llm_timeout_s: Annotated[float, doc("time for a whole question and answer; after it the rule map stands in", gt=0, le=50)] = 20.0
     meta_llm_max_tokens: Annotated[int, doc("bound on the model's answer", ge=64, le=16_384)] = 512
-    meta_model: Annotated[str, doc("folder of a classifier; empty takes what `hmas models use meta` chose, else the shipped one")] = ""
-    meta_table: Annotated[str, doc("JSON file of the change-point selector's table; empty takes the shipped one")] = ""
+    meta_model: Annotated[
+        str, doc("file or folder that a plugin's selector reads, such as a classifier's; empty: the selector's own choice")
+    ] = ""
     meta_twin_window_s: Annotated[Seconds, doc("span of the past that the twin replays")] = 60.0
     meta_twin_budget_s: Annotated[
         Seconds, doc("time one replay of all candidates may take; less of the past is replayed where it would take longer")
@@ -312,8 +314,8 @@ class AgentsConfig(Section, frozen=True):
     statera_band_low: Annotated[float, doc("u_low of Algorithm 2", gt=0, lt=2)] = 0.75
     statera_band_high: Annotated[float, doc("u_high of Algorithm 2", gt=0, le=2)] = 0.92
     statera_budget_law: Annotated[
-        Literal["band", "memory"],
-        doc("what sets the token budget: `band` (utilization against its band) or `memory` (the free part of the KV cache)"),
+        ListedName,
+        doc("sets the token budget: `band` (utilization against its band), `memory` (free KV cache), a plugin's"),
     ] = "band"
     statera_tuning: Annotated[
         str, doc("file with the gains of the outer loop, as `hmas tune statera` writes it; empty: gains that suit any engine")

@@ -18,8 +18,8 @@ Port = Annotated[int, doc("TCP port; 0 lets the system choose", ge=0, le=65535)]
 Name = Annotated[str, doc("letters, digits, dot, underscore, hyphen; 64 at most", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Share = Annotated[float, Meta(ge=0, le=1)]
-PolicyName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,31}$")]
-"""Name of a policy. `cross_checks.unknown_policy` checks that the policy exists, built in or from a plugin."""
+ListedName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,31}$")]
+"""Name of a member of a registry, such as a policy. `cross_checks.unknown_names` checks that it exists, built in or from a plugin."""
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -32,7 +32,7 @@ from hmas.controller.observability.decision_log import DecisionLog
 from hmas.controller.observability.event_log import EventLog
 from hmas.controller.observability.metrics import Metrics
 from hmas.controller.observability.request_trace import RequestTraces
-from hmas.controller.routing.pool import make_router
+from hmas.controller.routing.registry import make_router
 from hmas.controller.runtime.clock import Clock
 from hmas.controller.scheduling.default_estimates import History
 from hmas.controller.scheduling.scheduler import Scheduler

@@ -9,7 +9,7 @@ from msgspec import to_builtins
 
 from hmas.controller.config.derived import AGENT_NAMES, running_agents
 from hmas.controller.config.override_format import document_of
-from hmas.controller.config.plugins import load_policies
+from hmas.controller.config.plugins import POLICY_PLUGINS
 from hmas.controller.control.agent_scores import Standing
 from hmas.controller.control.overrides import Override, conflicts
 from hmas.controller.control.resolve import KNOBS, Setting
@@ -74,12 +74,13 @@ class GatewayOperations:
 
     def policy(self) -> dict[str, Any]:
         """See `Operations.policy`."""
-        refused = [plugin for plugin in load_policies() if plugin.refused]
+        refused = [one for one in POLICY_PLUGINS.load() if one.refused]
         return {
             **self._policy_now(),
             "available": [described(policy) for policy in POLICIES.values()],
             "refused": [
-                {"entry_point": plugin.entry_point, "distribution": plugin.distribution, "reason": plugin.refused} for plugin in refused
+                {"entry_point": f"{plugin.name} = {plugin.value}", "distribution": plugin.distribution, "reason": plugin.refused}
+                for plugin in refused
             ],
         }
 

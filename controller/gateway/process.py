@@ -19,7 +19,7 @@ from hmas.controller.runtime.clock import Clock
 from hmas.controller.runtime.process import lift_limit
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.engines.base import Engine
-from hmas.engines.connect import connect_engine
+from hmas.engines.registry import connect_engine
 
 SPARE_FILES = 256
 """Open files reserved beside streams: control calls to engines, the bus, the operators' API, Python itself."""

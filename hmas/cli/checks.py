@@ -21,8 +21,7 @@ from hmas.controller.control.overrides import conflicts
 from hmas.controller.core.errors import BusError
 from hmas.controller.runtime.clock import SystemClock
 from hmas.controller.runtime.ports import bind_error
-from hmas.controller.scheduling.policies.registry import POLICIES
-from hmas.engines.connect import connect_engine
+from hmas.engines.registry import connect_engine
 
 State = Literal["OK", "WARN", "FAIL"]
 LEAST_FILES = 4096
@@ -77,15 +76,15 @@ def check_advice(config: Config, env: Mapping[str, str]) -> Iterator[Check]:
         yield Check("config", "OK", f"{len(config.engines)} engines, {len(config.tenants)} tenants")
 
 
-def check_policies(plugins: Sequence[Plugin]) -> Iterator[Check]:
-    """Policies of installed plugins."""
+def check_plugins(plugins: Sequence[Plugin]) -> Iterator[Check]:
+    """What installed plugins add to H-MAS."""
     for plugin in plugins:
         if plugin.refused:
-            found = f"plugin {plugin.entry_point} of {plugin.distribution or 'an unknown distribution'} is skipped: {plugin.refused}"
-            yield Check("policies", "WARN", found, "mend or uninstall it; `hmas policy check MODULE:CLASS` tries a policy out")
-    own = [plugin.policy for plugin in plugins if plugin.policy]
-    if len(own) == len(plugins):
-        yield Check("policies", "OK", f"{len(POLICIES)}, of them by plugins: {', '.join(own) or 'none'}")
+            found = f"{plugin} is skipped: {plugin.refused}"
+            yield Check("plugins", "WARN", found, "mend or uninstall it (docs/extending.md)")
+    used = [f"{plugin.name} ({plugin.group})" for plugin in plugins if not plugin.refused]
+    if len(used) == len(plugins):
+        yield Check("plugins", "OK", ", ".join(used) or "none")
 
 
 def check_state_dir(config: Config) -> Iterator[Check]:

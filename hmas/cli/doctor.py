@@ -7,11 +7,15 @@ from typing import Any
 
 import click
 
+from hmas.agents.meta.make import SELECTOR_PLUGINS
+from hmas.agents.perception.readers import READER_PLUGINS
+from hmas.agents.statera.agent import LAW_PLUGINS
 from hmas.cli import checks
 from hmas.cli.admin import admin_url_option, config_option, connect, read_config
 from hmas.cli.output import EXIT_FAILED, example, json_option, say, say_json, table
-from hmas.controller.config.plugins import load_policies
+from hmas.controller.config.plugins import Plugin, load_plugins
 from hmas.controller.core.errors import AdminError, ConfigError
+from hmas.workloads.catalogue import WORKLOAD_PLUGINS
 
 
 @click.command(epilog=example("hmas doctor --config hmas.yaml"))
@@ -20,7 +24,7 @@ from hmas.controller.core.errors import AdminError, ConfigError
 @config_option
 @click.pass_context
 def doctor(ctx: click.Context, *, as_json: bool, admin_url: str | None, config_file: str | None) -> None:
-    """Check Python, policies of your own, configuration, bus, engines, gateway, agents, models, overrides, clock, ports and limits.
+    """Check Python, plugins, configuration, bus, engines, gateway, agents, models, overrides, clock, ports and limits.
 
     Each check prints OK, WARN or FAIL, and what to do. Exit code 1 if a check fails.
     """
@@ -40,7 +44,7 @@ def examine(admin_url: str | None, config_file: str | None) -> Iterator[checks.C
     """Every check. Without a usable configuration, only the checks that do not need one."""
     yield from checks.check_python()
     yield from checks.check_limits()
-    yield from checks.check_policies(load_policies())
+    yield from checks.check_plugins(all_plugins())
     try:
         config = read_config(config_file)
     except ConfigError as error:
@@ -55,6 +59,12 @@ def examine(admin_url: str | None, config_file: str | None) -> Iterator[checks.C
     yield from checks.check_gateway(config, status, trouble)
     if status is not None:
         yield from checks.check_models(status.get("models", []))
+
+
+def all_plugins() -> tuple[Plugin, ...]:
+    """Every plugin of every extension point, loaded."""
+    own = (SELECTOR_PLUGINS, LAW_PLUGINS, READER_PLUGINS, WORKLOAD_PLUGINS)
+    return (*load_plugins(), *(plugin for point in own for plugin in point.load()))
 
 
 def _status(admin_url: str | None, config_file: str | None) -> tuple[dict[str, Any] | None, str]:

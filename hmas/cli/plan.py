@@ -6,9 +6,9 @@ from typing import Any
 import click
 
 from hmas.cli.output import example, hint, json_option, say, say_json
-from hmas.cli.studies import ADMISSION, FLEET, WORKLOAD, common_settings, study_options
+from hmas.cli.studies import ADMISSION, FLEET, ROUTER, WORKLOAD, common_settings, study_options
 from hmas.controller.core.errors import ConfigError
-from hmas.controller.routing import ROUTERS
+from hmas.controller.routing.registry import DEFAULT_ROUTER
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
 from hmas.planning.backends import on_cores
 from hmas.planning.case import Case, read_admission, read_policy, read_slo
@@ -18,7 +18,7 @@ from hmas.planning.plan import check_question, document, make_plan
 from hmas.planning.probing import Question
 from hmas.planning.report import rounded, write_json
 from hmas.planning.tables import plan_text
-from hmas.workloads.catalogue import SESSIONS, WORKLOADS
+from hmas.workloads.catalogue import names
 
 _TRACES = {".csv": "azure", ".jsonl": "mooncake"}
 
@@ -37,7 +37,7 @@ _TRACES = {".csv": "azure", ".jsonl": "mooncake"}
 @click.option("--load", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True, help="Wanted load, times the own rate.")
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Wanted rate, requests/s, instead of --load.")
 @click.option("--policy", default=DEFAULT_POLICY, show_default=True, help="Order of the queue.")
-@click.option("--router", type=click.Choice(list(ROUTERS)), default="least-loaded", show_default=True, help="How an instance is chosen.")
+@click.option("--router", default=DEFAULT_ROUTER, show_default=True, help=ROUTER)
 @click.option("--admission", default="gateway", show_default=True, help=ADMISSION)
 @click.option("--tolerance", type=click.FloatRange(0.001, 0.5), default=0.02, show_default=True, help="Of the loads found, relative.")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="What is drawn follows from it.")
@@ -85,7 +85,7 @@ def plan(**options: Any) -> None:
 
 def _workload_of(text: str) -> str:
     """A workload's text unchanged, or a file's path with the reader that fits its suffix."""
-    if text.partition(":")[0].partition("?")[0] in {*WORKLOADS, *SESSIONS}:
+    if text.partition(":")[0].partition("?")[0] in names():
         return text
     path = Path(text.partition("?")[0])
     suffix = (path.with_suffix("") if path.suffix == ".gz" else path).suffix

@@ -11,9 +11,9 @@ import click
 import msgspec
 
 from hmas.cli.output import EXIT_FAILED, complain, duration_words, example, hint, json_option, say, say_json
-from hmas.cli.studies import ADMISSION, EXIT_INTERRUPTED, FLEET, META, WARMUP, WORKLOAD, common_settings, read_meta, study_options
+from hmas.cli.studies import ADMISSION, EXIT_INTERRUPTED, FLEET, META, ROUTER, WARMUP, WORKLOAD, common_settings, read_meta, study_options
 from hmas.controller.core.errors import ConfigError
-from hmas.controller.routing import ROUTERS
+from hmas.controller.routing.registry import DEFAULT_ROUTER
 from hmas.controller.runtime.clock import SystemClock
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
 from hmas.planning.case import AGENTS, Case, SloTarget, read_admission, read_agents, read_policy, read_slo
@@ -36,7 +36,7 @@ TELL_EVERY_S = 2.0
 @click.option("--workload", required=True, help=WORKLOAD)
 @click.option("--fleet", required=True, help=FLEET)
 @click.option("--policy", default=DEFAULT_POLICY, show_default=True, help="Order of the queue, with parameters: two-lane:threshold_ms=500.")
-@click.option("--router", type=click.Choice(list(ROUTERS)), default="least-loaded", show_default=True, help="How an instance is chosen.")
+@click.option("--router", default=DEFAULT_ROUTER, show_default=True, help=ROUTER)
 @click.option("--admission", default="gateway", show_default=True, help=ADMISSION)
 @click.option("--agents", default="none", show_default=True, help=f"Who steers: none, all, or some of {', '.join(AGENTS)}.")
 @click.option("--meta", multiple=True, metavar="NAME=VALUE", help=META)

@@ -8,14 +8,16 @@ import msgspec
 
 from hmas.controller.config.schema import AgentsConfig
 from hmas.controller.core.errors import ConfigError
+from hmas.controller.routing.registry import ROUTERS
 from hmas.planning.case import PRESETS
-from hmas.workloads.catalogue import SESSIONS, WORKLOADS
+from hmas.workloads.catalogue import names
 
 EXIT_INTERRUPTED = 130
 
 ADMISSION = f"What is admitted and kept: {', '.join(PRESETS)}, or settings such as overdue=shed,late_service_share=0.5,guard=0.3,fence=no."
 FLEET = "Such as 2xa100-qwen3-8b,1xmy.json:n_run=48."
-WORKLOAD = f"NAME:PATH or NAME:option=value,... with NAME one of {', '.join([*WORKLOADS, *SESSIONS])}."
+WORKLOAD = f"NAME:PATH or NAME:option=value,... with NAME one of {', '.join(names())}."
+ROUTER = f"How an instance is chosen: {', '.join(ROUTERS)}, or a router of a plugin."
 META = "Setting of meta, such as selector=rules or judge=no; repeat it for more."
 WARMUP = "Seconds at the start that are served, not scored."
 DURATION = "Only what arrives within so many seconds of the workload's own time; 0 for all."
@@ -34,7 +36,7 @@ def study_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def read_meta(texts: Sequence[str]) -> dict[str, str | float | bool]:
-    """Settings of meta from texts such as `selector=bandit`; names as in the configuration's `agents`, without `meta_`.
+    """Settings of meta from texts such as `selector=rules`; names as in the configuration's `agents`, without `meta_`.
 
     Raises:
         ConfigError: A setting is unknown, or a value is out of range.

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
 from urllib.parse import urlsplit
 
 import click
@@ -11,10 +10,10 @@ import msgspec
 
 from hmas.controller.config.schema import EngineConfig
 from hmas.controller.runtime.ports import free_ports
+from hmas.engines.registry import ADAPTERS, AUTO
 
-Kind = Literal["auto", "openai", "vllm", "sglang", "sim"]
 DEFAULT_PROFILE = "demo-small"
-ALLOWED = "sim, sim:PROFILE, sim:PROFILE@SPEED, vllm=http://HOST:PORT, sglang=http://HOST:PORT, openai=http://HOST:PORT or http://HOST:PORT"
+ALLOWED = "sim, sim:PROFILE, sim:PROFILE@SPEED, KIND=http://HOST:PORT or http://HOST:PORT"
 _SIM = re.compile(r"^sim(?::(?P<profile>[^@]+))?(?:@(?P<speed>\d+(?:\.\d+)?))?$")
 
 
@@ -59,11 +58,11 @@ def _parse(text: str, counts: dict[str, int], port: int) -> Target:
         return Target(config, sim["profile"] or DEFAULT_PROFILE, speed)
     kind, equals, url = text.partition("=")
     if not equals:
-        kind, url = "auto", text
-    kinds = get_args(Kind)
+        kind, url = AUTO, text
+    kinds = (AUTO, *ADAPTERS)
     if kind not in kinds or not _is_address(url):
-        raise click.UsageError(f"--engine {text!r} is no engine; allowed: {ALLOWED}")
-    document = {"name": _number("engine" if kind == "auto" else kind, counts), "url": url.rstrip("/"), "kind": kind}
+        raise click.UsageError(f"--engine {text!r} is no engine; allowed: {ALLOWED}, with KIND one of {', '.join(kinds)}")
+    document = {"name": _number("engine" if kind == AUTO else kind, counts), "url": url.rstrip("/"), "kind": kind}
     try:
         return Target(msgspec.convert(document, EngineConfig))
     except msgspec.ValidationError:

@@ -8,7 +8,7 @@ import msgspec
 
 from hmas.controller.config.slo import SloConfig
 from hmas.controller.core.types import DEFAULT_IMPORTANCE, Controls, Estimates, Request, Slo, TaskType
-from hmas.controller.routing import make_router
+from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.controller.simulation import Arrival as SimArrival

@@ -22,7 +22,7 @@ from hmas.controller.runtime.supervisor import ChildEvent, Supervisor
 from hmas.demo.calibration import Variant
 from hmas.demo.settings import DemoSettings
 from hmas.engines.base import Engine, EngineSnapshot, Knobs
-from hmas.engines.connect import connect_engine
+from hmas.engines.registry import connect_engine
 
 ENGINE_STAGE, AGENT_STAGE, GATEWAY_STAGE = 1, 2, 3
 READY_S = 60.0

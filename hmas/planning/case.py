@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 from msgspec import Meta
 
-from hmas.controller.config.plugins import load_policies
+from hmas.controller.config.plugins import load_plugins
 from hmas.controller.core.errors import ConfigError, PolicyError
-from hmas.controller.routing import make_router
+from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY, check_parameters
 from hmas.controller.scheduling.settings import SHIPPED, SchedulerSettings
 from hmas.planning.fleet import Fleet
@@ -80,6 +80,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             ConfigError: Names the setting and what is allowed.
         """
+        load_plugins()
         try:
             check_parameters(self.policy, self.parameters)
             make_router(self.router)
@@ -170,7 +171,7 @@ def read_policy(text: str) -> tuple[str, dict[str, float]]:
     Raises:
         ConfigError: The policy or a parameter is not allowed.
     """
-    load_policies()
+    load_plugins()
     name, *parts = text.split(":")
     parameters: dict[str, float] = {}
     for part in parts:

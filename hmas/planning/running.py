@@ -9,7 +9,7 @@ from hmas.controller.core.errors import ConfigError
 from hmas.controller.core.messages import LongView, ShortView
 from hmas.controller.core.placement import Router
 from hmas.controller.core.types import Controls
-from hmas.controller.routing import make_router
+from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.results import Ended
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec

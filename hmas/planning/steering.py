@@ -118,7 +118,7 @@ class AgentSteering:
         """Passes a completion to the agents that read it."""
         self.qos.complete(completion, now_s)
         if self.twin is not None:
-            self.twin.hear(completion)
+            self.twin.observe(completion)
 
     def estimate(self, request: Request, _now_s: float) -> Estimates:
         """The estimates of a request at its arrival."""
@@ -131,7 +131,7 @@ class AgentSteering:
         """One cycle of the gateway: a snapshot for the agents, and their answers in force."""
         snapshot = scheduler.snapshot(now_s, "simulation")
         if self.twin is not None:
-            self.twin.hear(snapshot)
+            self.twin.observe(snapshot)
         views = self.qos.observe(snapshot, now_s)
         said = [*self.actions_on(views, now_s), *self.decisions_on(views, now_s)]
         if said:
@@ -146,7 +146,7 @@ class AgentSteering:
                 found += self.statera.model.observe(view, now_s)
         if self.twin is not None:
             for action in found:
-                self.twin.hear(action)
+                self.twin.observe(action)
         return found
 
     def decisions_on(self, views: Sequence[ShortView | LongView], now_s: float) -> list[MetaDecision]:

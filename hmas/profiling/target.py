@@ -8,8 +8,8 @@ import msgspec
 import orjson
 
 from hmas.controller.core.errors import HmasError
-from hmas.engines.connect import connect_engine
 from hmas.engines.errors import EngineError
+from hmas.engines.registry import connect_engine
 
 CHAT = "/v1/chat/completions"
 _TIMEOUT_S = 10.0
@@ -26,7 +26,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         url: Base address without /v1.
         model: The requested model. `root`: the model behind that name, such as a path on the Hub.
-        kind: Kind as detected by `hmas.engines.connect`: `vllm`, `sim` or `openai`.
+        kind: Kind as detected by `hmas.engines.registry`: `vllm`, `sim` or `openai`.
         version: The engine's own version text.
         max_model_len: Prompt and output of one request together, tokens.
         kv_tokens: Tokens its KV cache holds. `block_size`: tokens per block.

@@ -9,7 +9,7 @@ import numpy as np
 
 from hmas.controller.core.errors import PolicyError, SchedulingError
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
-from hmas.controller.routing import make_router
+from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.policies.registry import BUILT_IN, check_parameters, own_parameters, register
 from hmas.controller.scheduling.policy_base.policy_check import check_policy
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry, QueuePolicy

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
+from hmas.controller.config.plugins import ExtensionPoint, declared, unknown
 from hmas.controller.core.errors import TraceError
 from hmas.workloads import drawn, phases, replay, session_files
 from hmas.workloads.options import Options, Spec, parse, read_options
@@ -29,20 +30,19 @@ class Entry(NamedTuple, Generic[Made]):
     example: str
 
 
-WORKLOADS: Mapping[str, Entry[Workload]] = MappingProxyType(
-    {
-        "poisson": Entry(drawn.DrawnOptions, drawn.poisson, "none", "poisson:rate=40,duration=600,seed=1"),
-        "gamma": Entry(drawn.GammaOptions, drawn.gamma, "none", "gamma:rate=40,cv=3,duration=600"),
-        "phases": Entry(phases.PhaseOptions, phases.phases, "none", "phases:rate=40"),
-        "semantic": Entry(phases.SemanticOptions, phases.semantic, "may", "semantic:conv.csv?rate=4,phase=200"),
-        "burst": Entry(phases.BurstOptions, phases.burst, "none", "burst:rate=40,height=4"),
-        "drift": Entry(phases.DriftOptions, phases.drift, "none", "drift:rate=40,last=0.5"),
-        "shift": Entry(phases.ShiftOptions, phases.shift, "none", "shift:rate=40,before=0.5"),
-        "azure": Entry(replay.ReplayOptions, replay.azure, "must", "azure:conv.csv.gz?rate=40,duration=600,laps=2"),
-        "mooncake": Entry(replay.ReplayOptions, replay.mooncake, "must", "mooncake:trace.jsonl?speed=2"),
-        "file": Entry(replay.FileOptions, replay.from_file, "must", "file:mine.csv?rate=10"),
-    }
-)
+WORKLOADS: dict[str, Entry[Workload]] = {
+    "poisson": Entry(drawn.DrawnOptions, drawn.poisson, "none", "poisson:rate=40,duration=600,seed=1"),
+    "gamma": Entry(drawn.GammaOptions, drawn.gamma, "none", "gamma:rate=40,cv=3,duration=600"),
+    "phases": Entry(phases.PhaseOptions, phases.phases, "none", "phases:rate=40"),
+    "semantic": Entry(phases.SemanticOptions, phases.semantic, "may", "semantic:conv.csv?rate=4,phase=200"),
+    "burst": Entry(phases.BurstOptions, phases.burst, "none", "burst:rate=40,height=4"),
+    "drift": Entry(phases.DriftOptions, phases.drift, "none", "drift:rate=40,last=0.5"),
+    "shift": Entry(phases.ShiftOptions, phases.shift, "none", "shift:rate=40,before=0.5"),
+    "azure": Entry(replay.ReplayOptions, replay.azure, "must", "azure:conv.csv.gz?rate=40,duration=600,laps=2"),
+    "mooncake": Entry(replay.ReplayOptions, replay.mooncake, "must", "mooncake:trace.jsonl?speed=2"),
+    "file": Entry(replay.FileOptions, replay.from_file, "must", "file:mine.csv?rate=10"),
+}
+"""Workloads by name: the built-in ones, then those of plugins."""
 SESSIONS: Mapping[str, Entry[SessionPlan]] = MappingProxyType(
     {
         "text2sql": Entry(session_files.Text2SqlOptions, session_files.text2sql, "must", "text2sql:hexgen_text2sql.jsonl.gz?rate=0.5"),
@@ -50,6 +50,27 @@ SESSIONS: Mapping[str, Entry[SessionPlan]] = MappingProxyType(
     }
 )
 """Closed-loop workloads, in which later calls depend on when earlier ones end."""
+
+
+def add_workload(name: str, entry: Any) -> None:
+    """Adds a plugin's workload.
+
+    Raises:
+        TraceError: It is no `Entry`, or a workload of sessions has its name.
+    """
+    if not isinstance(entry, Entry) or name in SESSIONS:
+        raise TraceError(
+            f"workload {name!r} is {entry!r}; allowed: a hmas.workloads.catalogue.Entry, and none of the names {', '.join(SESSIONS)}"
+        )
+    WORKLOADS[name] = entry
+
+
+WORKLOAD_PLUGINS = ExtensionPoint("hmas.workloads", "workload", WORKLOADS, add_workload)
+
+
+def names() -> tuple[str, ...]:
+    """The names of all workloads, those of plugins included; nothing of a plugin is imported."""
+    return tuple(dict.fromkeys((*WORKLOADS, *SESSIONS, *declared(WORKLOAD_PLUGINS.group))))
 
 
 def build_sessions(spec: str | Spec) -> SessionPlan:
@@ -72,9 +93,12 @@ def build(spec: str | Spec) -> Workload:
 def _build(spec: str | Spec, catalogue: Mapping[str, Entry[Made]]) -> Made:
     parsed = parse(spec) if isinstance(spec, str) else spec
     entry = catalogue.get(parsed.name)
+    if entry is None and parsed.name not in {*WORKLOADS, *SESSIONS}:
+        WORKLOAD_PLUGINS.load()
+        entry = catalogue.get(parsed.name)
     if entry is None:
         linked = ", whose calls follow from each other" if parsed.name in SESSIONS else ""
-        raise TraceError(f"workload is {parsed.name!r}{linked}; allowed: {', '.join(catalogue)}")
+        raise TraceError(f"workload is {parsed.name!r}{linked}; {unknown(parsed.name, WORKLOAD_PLUGINS.group, catalogue)}")
     if parsed.path is None and entry.path == "must":
         raise TraceError(f"{parsed.name} names no file or folder; allowed: as in {entry.example}")
     if parsed.path is not None and entry.path == "none":

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hmas.controller.core.types import Controls
-from hmas.controller.routing import make_router
+from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.policies.registry import POLICIES
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from hmas.controller.core.types import Controls, Estimates, Request
-from hmas.controller.routing import make_router
+from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.controller.simulation import Arrival, SimulationResult, simulate

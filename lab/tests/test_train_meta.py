@@ -6,14 +6,14 @@ import msgspec
 import numpy as np
 import pytest
 from hmas_lab.cli import main
+from hmas_lab.meta.classifier import load_classifier
 from hmas_lab.meta.draws import SEED, draw
+from hmas_lab.meta.features import FEATURES, SHORT_LIST
 from hmas_lab.meta.fitting import chooser, fit, held_out
 from hmas_lab.meta.labels import START, Labelled, Seen, label
+from hmas_lab.meta.regimes import look_up, read_table
 from hmas_lab.meta.table import find_rows
 
-from hmas.agents.meta.selectors.classifier import load_classifier
-from hmas.agents.meta.selectors.features import FEATURES, SHORT_LIST
-from hmas.agents.meta.selectors.table import look_up, read_table
 from hmas.agents.model_store.store import ModelStore
 
 WORKLOADS = 60

@@ -67,7 +67,7 @@ def test_in_a_calm_what_is_configured_is_looked_at_all_the_same():
 
 def test_the_plain_baseline_has_to_win_a_margin_too():
     twin, now_s = twin_of(lived(CALM))
-    selector, plain = TwinSelector(twin, RuleSelector()), twin.menu.plain
+    selector, plain = TwinSelector(twin, RuleSelector()), twin.schedule.plain
 
     def said(gain: float) -> Proposal:
         answer = told_of(RIGHT)

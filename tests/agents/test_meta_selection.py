@@ -12,12 +12,13 @@ from hmas.agents.meta.candidate import Candidate
 from hmas.agents.meta.journal import DecisionJournal
 from hmas.agents.meta.judge import Ruling
 from hmas.agents.meta.limits import Limits
-from hmas.agents.meta.make import Meta, make_meta
+from hmas.agents.meta.make import SELECTORS, Meta, make_meta
 from hmas.agents.meta.model import ASKING_MOST_S, MetaModel
 from hmas.agents.meta.selectors.base import Pending, Proposal, Reward
 from hmas.agents.meta.twin.evidence import Hindsight
+from hmas.controller.config.cross_checks import META_SELECTORS
 from hmas.controller.config.schema import AgentsConfig, Config
-from hmas.controller.core.errors import SchedulingError
+from hmas.controller.core.errors import ConfigError, SchedulingError
 from hmas.controller.core.messages import OPEN_WINDOW, CandidateOutlook, DecisionOutcome
 from hmas.controller.scheduling.policies.registry import POLICIES
 
@@ -244,6 +245,12 @@ def test_no_word_of_a_selector_leads_out_of_the_pool_or_past_the_guards(words, p
     assert all(decision.policy in POLICIES and not decision.bypass for decision in said)
     times = [decision.sent_s for decision in said if decision.policy != decision.previous]
     assert all(later - earlier >= 10.0 for earlier, later in itertools.pairwise(times))
+
+
+def test_the_configuration_knows_every_built_in_selector_and_no_other_name_stands_for_one():
+    assert tuple(SELECTORS)[: len(META_SELECTORS)] == META_SELECTORS
+    with pytest.raises(ConfigError, match=r"agents\.meta_selector is 'magic'; allowed: one of twin, rules, llm"):
+        make_meta(Config(agents=AgentsConfig(meta_selector="magic")))
 
 
 def test_meta_is_put_together_as_configured():

@@ -84,7 +84,7 @@ def test_a_fleet_of_equals_is_sampled_by_instances_and_one_instance_by_time():
     assert len(few) == pytest.approx(len(window) / 4, rel=0.1)
     assert few[0].request.arrival_s < window[40].request.arrival_s, "all of the window, not its end"
     assert part_of([plant()], len(window), 100).of(window) == window
-    unlike = [plant(), replace(plant("b"), models=frozenset({"other"}))]
+    unlike = [plant(), replace(plant("b"), profile=replace(plant().profile, kv_blocks=7))]
     assert part_of(unlike, len(window), 100).share == 1.0
 
 
@@ -167,7 +167,7 @@ def test_hindsight_names_the_best_of_a_span():
     assert evidence.hindsight(EDF, 101 * SLOT_S, 106 * SLOT_S) is None
 
 
-# -- the menu
+# -- the schedule
 
 
 def found(share: float, error: float = 0.01) -> Gain:
@@ -175,9 +175,9 @@ def found(share: float, error: float = 0.01) -> Gain:
 
 
 def test_every_policy_has_its_turn_and_a_replay_has_few_candidates():
-    menu, seen = CandidateSchedule(), set()
+    schedule, seen = CandidateSchedule(), set()
     for _ in range(3 * SELDOM):
-        chosen = menu.choose(EDF, POLICIES, lambda _one, _other: None)
+        chosen = schedule.choose(EDF, POLICIES, lambda _one, _other: None)
         assert chosen[0] == EDF
         assert len({one.label for one in chosen}) == len(chosen) <= MOST + 1
         seen |= {one.policy for one in chosen}
@@ -185,18 +185,18 @@ def test_every_policy_has_its_turn_and_a_replay_has_few_candidates():
 
 
 def test_who_leads_is_always_looked_at_and_the_hopeless_seldom():
-    menu = CandidateSchedule()
+    schedule = CandidateSchedule()
     gains = {"slack": found(0.05), "two-lane": found(0.01), "sjf": found(-0.1), "wfq": found(-0.01)}
     times = Counter()
     for _ in range(24):
-        times.update(one.policy for one in menu.choose(EDF, POLICIES, lambda one, _other: gains.get(one.policy)) if one.n_run == 0)
+        times.update(one.policy for one in schedule.choose(EDF, POLICIES, lambda one, _other: gains.get(one.policy)) if one.n_run == 0)
     assert times["slack"] == 24
     assert times["two-lane"] > 2 * times["sjf"] > 0
     assert times["wfq"] > 2 * times["sjf"]
 
 
 def test_the_best_static_window_is_searched_for_from_replay_to_replay():
-    menu, best = CandidateSchedule(), CAPS.index(128)
+    schedule, best = CandidateSchedule(), CAPS.index(128)
 
     def gain(one, other):
         worth = {window: -abs(place - best) for place, window in enumerate(CAPS)}
@@ -204,22 +204,24 @@ def test_the_best_static_window_is_searched_for_from_replay_to_replay():
 
     looked_at = []
     for _ in range(200):
-        looked_at = menu.choose(EDF, POLICIES, gain)
-        plain, other = menu.plain, CAPS.index(menu.plain.n_run)
+        looked_at = schedule.choose(EDF, POLICIES, gain)
+        plain, other = schedule.plain, CAPS.index(schedule.plain.n_run)
         beside = [one for one in looked_at if one.policy == "fcfs" and one.n_run and one != plain]
         assert all(abs(CAPS.index(one.n_run) - other) == 1 for one in beside), "a neighbour, on the same traffic"
         assert not beside or plain in looked_at
-        menu.learn(looked_at, gain)
-    assert menu.plain.n_run == 128
-    assert {one.n_run for one in menu.choose(menu.plain, POLICIES, gain)} & {96, 192}, "it is searched on while the baseline itself runs"
-    before = menu.cap
-    menu.learn([EDF], lambda _one, _other: found(1.0))
-    assert menu.cap == before, "a window that was not looked at says nothing"
+        schedule.learn(looked_at, gain)
+    assert schedule.plain.n_run == 128
+    assert {one.n_run for one in schedule.choose(schedule.plain, POLICIES, gain)} & {96, 192}, (
+        "it is searched on while the baseline itself runs"
+    )
+    before = schedule.cap
+    schedule.learn([EDF], lambda _one, _other: found(1.0))
+    assert schedule.cap == before, "a window that was not looked at says nothing"
 
 
 def test_the_hints_of_what_runs_are_climbed_a_step_at_a_time():
-    """From 2 the menu comes to 12.5 where that is best, and never looks beyond a step at once; the policy as it comes stays in sight."""
-    menu, current, amounts = CandidateSchedule(), Candidate(policy="robust-edf"), [2.0]
+    """From 2 the schedule comes to 12.5 where that is best, and never looks beyond a step at once; the policy as it comes stays in sight."""
+    schedule, current, amounts = CandidateSchedule(), Candidate(policy="robust-edf"), [2.0]
 
     def worth(one):
         return -abs(one.parameters.get("output_weight", 2.0) - 12.5) / 100.0
@@ -230,7 +232,7 @@ def test_the_hints_of_what_runs_are_climbed_a_step_at_a_time():
         def gain(one, other):
             return found(worth(one) - worth(other)) if one.policy == other.policy == "robust-edf" else None
 
-        chosen = menu.choose(here, POLICIES, gain)
+        chosen = schedule.choose(here, POLICIES, gain)
         steps = [one for one in chosen[1:] if one.policy == "robust-edf" and one.parameters.keys() == {"output_weight"} and one.n_run == 0]
         assert all(one.parameters["output_weight"] / amounts[-1] in (2.5, 0.4) for one in steps)
         best = max(steps, key=worth, default=here)
@@ -238,7 +240,7 @@ def test_the_hints_of_what_runs_are_climbed_a_step_at_a_time():
             current = best
             amounts.append(best.parameters["output_weight"])
     assert amounts == [2.0, 5.0, 12.5]
-    assert any(Candidate(policy="robust-edf") in menu.choose(current, POLICIES, gain) for _ in range(SELDOM))
+    assert any(Candidate(policy="robust-edf") in schedule.choose(current, POLICIES, gain) for _ in range(SELDOM))
 
 
 # -- the twin itself

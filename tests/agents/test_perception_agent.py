@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,7 @@ def open_words(folder: Path) -> WordReader:
 
 @pytest.fixture
 def store(tmp_path, monkeypatch) -> ModelStore:
-    monkeypatch.setattr(readers, "FORMATS", {"words": f"{__name__}:open_words"})
+    monkeypatch.setitem(readers.FORMATS, "words", open_words)
     # The readers' own lengths are what is looked at here, not what the shipped base makes of such odd prompts.
     monkeypatch.setattr(readers, "shipped_lengths", lambda: None)
     return ModelStore(tmp_path / "state" / "models")
@@ -170,8 +171,11 @@ async def test_a_reader_of_a_format_nobody_knows_or_whose_package_is_missing_is_
     (folder / "weights").write_text("x")
     for form in ("abacus", "gone"):
         store.add("perception", folder, ModelCard(kind="perception", format=form))
-    monkeypatch.setitem(readers.FORMATS, "gone", "package_that_is_not_there.reader:open_reader")
-    for version, said in (("v1", "card.format is 'abacus'; allowed: words, gone"), ("v2", "pip install h-mas[train]")):
+    monkeypatch.setitem(readers.FORMATS, "gone", lambda _folder: import_module("package_that_is_not_there"))
+    for version, said in (
+        ("v1", "card.format is 'abacus'; allowed: one of onnx, transformers, words, gone, lengths"),
+        ("v2", "pip install h-mas[train]"),
+    ):
         agent = await started(config(tmp_path, perception_reader=version))
         (event,) = [message for message in agent.on_tick(101.0) if isinstance(message, Event)]
         assert said in event.reason

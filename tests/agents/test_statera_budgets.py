@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 from hmas.agents.statera.agent import make_agent
 from hmas.agents.statera.budgets import BETA_LOW, LAWS, SAFETY, BudgetInputs, MemoryBudget
+from hmas.controller.config.cross_checks import BUDGET_LAWS
 from hmas.controller.config.schema import AgentsConfig, Config, SchedulerConfig
+from hmas.controller.core.errors import ConfigError
 from hmas.engines.base import EngineSnapshot
 
 SEEN = st.builds(
@@ -64,6 +66,12 @@ def test_more_in_memory_never_means_more_budget(active, more):
 
 def test_an_engine_that_does_not_tell_its_memory_keeps_its_own_budget():
     assert MemoryBudget().update(seen(10**6, capacity=None)) == 2048
+
+
+def test_the_configuration_knows_every_built_in_law_and_no_other_name_stands_for_one():
+    assert tuple(LAWS)[: len(BUDGET_LAWS)] == BUDGET_LAWS
+    with pytest.raises(ConfigError, match=r"agents\.statera_budget_law is 'magic'; allowed: one of band, memory"):
+        make_agent(Config(agents=AgentsConfig(statera_budget_law="magic")))
 
 
 def test_the_configuration_chooses_the_law():

@@ -117,7 +117,7 @@ def twin_of(window, **more) -> tuple[Twin, float]:
     now_s = window[-1].request.arrival_s
     still = [one for one in window if not one.has_ended]
     overdue = sum(one.dispatched_s > now_s and one.request.arrival_s + one.believed.slo.ttft_ms / 1000.0 <= now_s for one in still)
-    twin.hear(told(now_s, n_run=32, capacity_n_run=32, overdue=overdue))
+    twin.observe(told(now_s, n_run=32, capacity_n_run=32, overdue=overdue))
     return twin, now_s
 
 

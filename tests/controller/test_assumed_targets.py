@@ -3,7 +3,7 @@
 import pytest
 
 from hmas.controller.core.types import Controls, Estimates, Request, Slo
-from hmas.controller.routing import make_router
+from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings

@@ -15,7 +15,7 @@ from hmas.controller.control.estimates import Declared
 from hmas.controller.core.messages import RequestCost, RequestFeatures
 from hmas.controller.core.types import Estimates, OutcomeKind, Request, Slo
 from hmas.controller.observability.request_trace import RequestTraces
-from hmas.controller.routing import make_router
+from hmas.controller.routing.registry import make_router
 from hmas.controller.runtime.clock import SystemClock
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings

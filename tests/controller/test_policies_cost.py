@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmas.controller.core.types import Estimates, Request, Slo
-from hmas.controller.routing import make_router
+from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.admission.quotas import TenantLimits
 from hmas.controller.scheduling.policies.edf import Edf
 from hmas.controller.scheduling.policies.registry import POLICIES

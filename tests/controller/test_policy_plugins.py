@@ -12,27 +12,24 @@ from typing import ClassVar
 
 import pytest
 
-from hmas.controller.config.plugins import GROUP, load_from
+from hmas.controller.config.plugins import ExtensionPoint
 from hmas.controller.core.errors import PolicyError
-from hmas.controller.scheduling.policies import registry as pool
 from hmas.controller.scheduling.policies.edf import Edf
 from hmas.controller.scheduling.policies.fcfs import Fcfs
-from hmas.controller.scheduling.policies.registry import POLICIES, make_policy, register
+from hmas.controller.scheduling.policies.registry import POLICIES, register
 from hmas.controller.scheduling.policy_base.policy_check import check_policy
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "policies.md"
-RECIPES = DOCS.with_name("extending.md")
+GROUP = "hmas.policies"
 
 
-@pytest.fixture(autouse=True)
-def _the_pool_as_it_was(monkeypatch):
-    monkeypatch.setattr(pool, "_pool", dict(pool._pool))
-    for module in (pool, sys.modules[__name__]):
-        monkeypatch.setattr(module, "POLICIES", pool._pool)
+@pytest.fixture
+def pool():
+    return dict(POLICIES)
 
 
-def block(language: str, page: Path = DOCS) -> str:
-    return re.search(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL).group(1)
+def block(language: str) -> str:
+    return re.search(rf"```{language}\n(.*?)```", DOCS.read_text(), re.DOTALL).group(1)
 
 
 def install(folder: Path, **sources: str) -> Path:
@@ -56,23 +53,22 @@ class Own(Fcfs):
     name = "own"
 
 
-def test_a_policy_is_added_by_its_name_once():
-    register(Own)
-    register(Own)
-    assert list(POLICIES)[-1] == "own"
-    assert isinstance(make_policy("own"), Own)
+def test_a_policy_is_added_by_its_name_once(pool):
+    register(Own, pool)
+    register(Own, pool)
+    assert list(pool) == [*POLICIES, "own"]
 
 
-def test_a_name_that_is_taken_is_refused_and_the_pool_stays():
+def test_a_name_that_is_taken_is_refused_and_the_pool_stays(pool):
     class Other(Fcfs):
         name = "edf"
 
     with pytest.raises(PolicyError, match=r"'edf' is taken by hmas\.controller\.scheduling\.policies\.edf\.Edf"):
-        register(Other)
-    assert POLICIES["edf"] is Edf
+        register(Other, pool)
+    assert pool["edf"] is Edf
 
 
-def test_a_hint_that_goes_with_any_policy_is_taken():
+def test_a_parameter_that_goes_with_any_policy_is_taken(pool):
     class Guarded(Fcfs):
         name = "guarded"
         default_parameters: ClassVar = {"tpot_guard": 0.3}
@@ -83,8 +79,8 @@ def test_a_hint_that_goes_with_any_policy_is_taken():
             self.parameters = dict(parameters)
 
     with pytest.raises(PolicyError, match=r"parameter 'tpot_guard' of policy 'guarded' is taken: it goes with any policy"):
-        register(Guarded)
-    assert "guarded" not in POLICIES
+        register(Guarded, pool)
+    assert "guarded" not in pool
 
 
 @pytest.mark.parametrize(
@@ -101,11 +97,11 @@ def test_a_hint_that_goes_with_any_policy_is_taken():
         ("pop", lambda self, now_s: 1 / 0, "an empty one with its default parameters failed: ZeroDivisionError"),
     ],
 )
-def test_what_is_missing_or_wrong_is_named(member, value, words):
+def test_what_is_missing_or_wrong_is_named(member, value, words, pool):
     wrong = type("Wrong", (Fcfs,), {"name": "wrong", member: value, "__module__": "theirs"})
     with pytest.raises(PolicyError, match=rf"^theirs\.Wrong is no policy: .*{words}"):
-        register(wrong)
-    assert "wrong" not in POLICIES
+        register(wrong, pool)
+    assert "wrong" not in pool
 
 
 @pytest.mark.parametrize(
@@ -151,22 +147,7 @@ def test_the_example_of_the_documentation_is_loaded_and_conforms(tmp_path):
     assert run.stdout == "('shortest-prompt', {'tokens_per_s': 100.0})\n"
 
 
-def test_the_recipe_for_a_policy_of_ones_own_runs_in_a_package_outside_of_the_repository(tmp_path):
-    declared = tomllib.loads(block("toml", RECIPES))["project"]["entry-points"][GROUP]
-    entry_points = install(tmp_path, short_answer=block("python", RECIPES))
-    entry_points.write_text(f"[{GROUP}]\n" + "".join(f"{name} = {target}\n" for name, target in declared.items()))
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
-    for words in (
-        ("policy", "check", "my_policies.short_answer:ShortAnswer"),
-        ("simulate", "--workload", "poisson:rate=6,duration=20", "--fleet", "1xdemo-small", "--policy", "short-answer", "--no-plots"),
-    ):
-        run = subprocess.run(
-            [sys.executable, "-m", "hmas", *words], cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=60
-        )
-        assert run.returncode == 0, f"{words}: {run.stdout}{run.stderr}"
-
-
-def test_plugins_that_cannot_be_used_are_skipped_with_a_warning_and_the_others_stay(tmp_path, monkeypatch, caplog):
+def test_plugins_that_cannot_be_used_are_skipped_with_a_warning_and_the_others_stay(tmp_path, monkeypatch, caplog, pool):
     entry_points = install(
         tmp_path,
         good="from hmas.controller.scheduling.policies.fcfs import Fcfs\nclass Good(Fcfs):\n    name = 'good'\n",
@@ -179,17 +160,17 @@ def test_plugins_that_cannot_be_used_are_skipped_with_a_warning_and_the_others_s
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     with caplog.at_level(logging.WARNING):
-        loaded = load_from(points(tmp_path))
-    assert [(plugin.entry_point, plugin.policy) for plugin in loaded] == [
-        ("broken = my_policies.broken:Policy", ""),
-        ("gone = my_policies.good:Gone", ""),
-        ("good = my_policies.good:Good", "good"),
-        ("short = my_policies.short:Short", ""),
+        point = ExtensionPoint(GROUP, "policy", pool, lambda _name, policy: register(policy, pool))
+        loaded = point.load_from(points(tmp_path))
+    assert [(plugin.name, bool(plugin.refused)) for plugin in loaded] == [
+        ("broken", True),
+        ("gone", True),
+        ("good", False),
+        ("short", True),
     ]
     assert loaded[0].refused == "its import failed: OSError: no licence"
     assert "my_policies.short.Short is no policy: summary is missing" in loaded[3].refused
     assert {plugin.distribution for plugin in loaded} == {"my-policies 1.2"}
     assert len(caplog.records) == 3
-    assert "policy plugin broken = my_policies.broken:Policy of my-policies 1.2 is skipped: its import failed" in caplog.text
-    assert "good" in POLICIES
-    assert "short" not in POLICIES
+    assert "plugin broken = my_policies.broken:Policy (hmas.policies) of my-policies 1.2 is skipped: its import failed" in caplog.text
+    assert list(pool) == [*POLICIES, "good"]

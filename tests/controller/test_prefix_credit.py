@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
-from hmas.controller.routing import make_router
+from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.instances.kv_fence import Fence
 from hmas.controller.scheduling.instances.prefix_credit import PrefixCredit
 from hmas.controller.scheduling.scheduler import Scheduler

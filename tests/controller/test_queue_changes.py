@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hmas.controller.core.errors import SchedulingError
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
-from hmas.controller.routing import make_router
+from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.admission.quotas import NO_LIMITS, TenantLimits
 from hmas.controller.scheduling.policies import registry as pool
 from hmas.controller.scheduling.policies.edf import Edf

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
-from hmas.controller.routing import make_router
+from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.default_estimates import History
 from hmas.controller.scheduling.refusals import completion_of
 from hmas.controller.scheduling.scheduler import Scheduler

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmas.controller.core.types import Controls, Estimates, Request, Slo
-from hmas.controller.routing import make_router
+from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.policies.registry import make_policy
 from hmas.controller.scheduling.policies.robust_edf import RobustEdf
 from hmas.controller.scheduling.policy_base.cost_threshold import CostThreshold

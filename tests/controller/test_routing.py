@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hmas.controller.core.errors import PolicyError
 from hmas.controller.core.types import Estimates, Request, Slo
-from hmas.controller.routing import ROUTERS, make_router
+from hmas.controller.routing.registry import ROUTERS, make_router
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 
 

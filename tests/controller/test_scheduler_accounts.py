@@ -5,7 +5,7 @@ import pytest
 
 from hmas.controller.core.messages import LengthBound
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo, TaskType
-from hmas.controller.routing import make_router
+from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.policies.registry import POLICIES
 from hmas.controller.scheduling.queue.drain_rate import DrainRate
 from hmas.controller.scheduling.results import Refusal

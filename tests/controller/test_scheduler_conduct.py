@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from hmas.controller.core.errors import SchedulingError
 from hmas.controller.core.messages import LengthBound
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
-from hmas.controller.routing import make_router
+from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.policies.registry import POLICIES
 from hmas.controller.scheduling.results import Refusal
 from hmas.controller.scheduling.scheduler import Scheduler
@@ -246,7 +246,7 @@ def test_a_retry_goes_elsewhere_and_only_once():
 
 DETERMINISM = """
 from hmas.controller.core.types import Controls, Estimates, Request, Slo
-from hmas.controller.routing import make_router
+from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.simulation import Arrival, simulate

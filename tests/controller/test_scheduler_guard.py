@@ -4,7 +4,7 @@ import pytest
 
 from hmas.controller.core.errors import PolicyError, SchedulingError
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
-from hmas.controller.routing import make_router
+from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.instances.speed import InstanceSpeed
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings

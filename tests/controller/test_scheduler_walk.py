@@ -7,7 +7,7 @@ import pytest
 from hmas.controller.core.errors import SchedulingError
 from hmas.controller.core.placement import Choice, InstanceState, Routable
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
-from hmas.controller.routing import make_router
+from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.dispatch import LOOK_AHEAD, PATIENCE
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings

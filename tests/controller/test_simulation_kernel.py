@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hmas.controller import simulation
 from hmas.controller.core.errors import SchedulingError
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
-from hmas.controller.routing import make_router
+from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.policies.registry import POLICIES
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings

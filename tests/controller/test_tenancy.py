@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
-from hmas.controller.routing import make_router
+from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.admission.quotas import TenantLimits
 from hmas.controller.scheduling.admission.token_bucket import TokenBucket
 from hmas.controller.scheduling.results import Refusal

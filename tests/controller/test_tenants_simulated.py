@@ -5,7 +5,7 @@ import pytest
 
 from hmas.controller.core.fairness import Service, fairness
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
-from hmas.controller.routing import make_router
+from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.admission.quotas import TenantLimits
 from hmas.controller.scheduling.policies.registry import POLICIES
 from hmas.controller.scheduling.scheduler import Scheduler

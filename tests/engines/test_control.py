@@ -8,11 +8,11 @@ from test_vllm_plugin import Scheduler
 
 from hmas.engines.base import Knobs
 from hmas.engines.client import EngineClient
-from hmas.engines.connect import connect_engine
 from hmas.engines.control import CONTROL_PATH, MAX_IDS, ControlRoute
 from hmas.engines.plugin.hmas_engine_plugin.access import refusal
 from hmas.engines.plugin.hmas_engine_plugin.order import OrderError, answer, parse_order
 from hmas.engines.plugin.hmas_engine_plugin.vllm.core import handle
+from hmas.engines.registry import connect_engine
 
 TOKEN = "t0ken"
 METRICS = b"vllm:num_requests_running 0.0\nvllm:num_requests_waiting 0.0\n"

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmas.engines.base import Knobs
-from hmas.engines.connect import connect_engine
 from hmas.engines.errors import EngineProtocolError
+from hmas.engines.registry import connect_engine
 from hmas.engines.sglang.adapter import with_own_fields
 from hmas.engines.sglang.answers import Counters, Loads, ServerInfo, parse_answer, parse_counters
 

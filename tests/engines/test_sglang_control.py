@@ -18,8 +18,8 @@ from hmas.controller.gateway.process import serve
 from hmas.controller.runtime.clock import SystemClock
 from hmas.engines.base import Knobs
 from hmas.engines.client import EngineClient
-from hmas.engines.connect import connect_engine
 from hmas.engines.control import CONTROL_PATH
+from hmas.engines.registry import connect_engine
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(300)]
 

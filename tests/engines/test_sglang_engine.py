@@ -8,7 +8,7 @@ from sglang_client import COMPLETIONS, ask, document, prompt, read, rid, start, 
 from sglang_server import MAX_RUNNING, TOKEN, served
 
 from hmas.engines.base import Knobs
-from hmas.engines.connect import connect_engine
+from hmas.engines.registry import connect_engine
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(300)]
 

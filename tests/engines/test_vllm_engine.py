@@ -13,7 +13,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from hmas.engines.connect import connect_engine
+from hmas.engines.registry import connect_engine
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
 

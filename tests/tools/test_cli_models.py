@@ -9,6 +9,7 @@ import pytest
 from hmas.agents.model_store.card import ModelCard, write_card
 from hmas.agents.model_store.store import ModelStore
 from hmas.cli.main import main
+from hmas.controller.config import cross_checks
 
 NOWHERE = "http://127.0.0.1:9"  # the discard port, where nobody listens
 
@@ -118,6 +119,8 @@ def test_a_choice_that_the_configuration_overrules_is_pointed_out(capsys, traine
     ],
 )
 def test_when_meta_takes_a_classifier_is_told(capsys, monkeypatch, env, said):
+    # As where h-mas-lab is installed.
+    monkeypatch.setattr(cross_checks, "declared", lambda _group: ("classifier",))
     for name, value in env.items():
         monkeypatch.setenv(name, value)
     code, _, err = hmas(capsys, "use", "meta", "shipped")

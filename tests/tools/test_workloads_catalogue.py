@@ -57,7 +57,7 @@ def test_specifications(text, name, path, options):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("nonsense:rate=4", r"workload is 'nonsense'; allowed: poisson, gamma"),
+        ("nonsense:rate=4", r"workload is 'nonsense'; allowed: one of poisson, gamma"),
         ("poisson:rat=4", r"poisson: 'rat' is no option of it; allowed: context, count"),
         ("poisson:rate=-4", r"poisson: rate is '-4'; allowed: float > 0"),
         ("poisson:rate=abc", r"poisson: rate is 'abc'; allowed: float"),

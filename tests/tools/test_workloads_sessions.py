@@ -9,7 +9,7 @@ import pytest
 from hmas.controller.core.errors import TraceError
 from hmas.controller.core.slo import slo_for
 from hmas.controller.core.types import Controls, OutcomeKind, TaskType
-from hmas.controller.routing import make_router
+from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.controller.simulation import simulate

@@ -6,11 +6,11 @@ judgement, if there is a twin. So a selector may be wrong, slow, or hostile, and
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
-from hmas.agents.meta.candidate import Candidate
+from hmas.agents.meta.candidate import Candidate, candidate
 from hmas.controller.core.messages import CandidateOutlook, LongView
 
 
@@ -33,6 +33,10 @@ class Situation:
     since_s: float
     now_s: float
     anomalies: tuple[str, ...] = ()
+
+    def candidate_of(self, policy: str) -> Candidate:
+        """The active or the configured candidate if it has this policy, else the policy with its defaults."""
+        return next((one for one in (self.current, self.start) if one.policy == policy), None) or candidate(policy)
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,4 +106,24 @@ class Selector(Protocol):
 
     def learn(self, reward: Reward) -> None:
         """Receives the outcome of the last evaluation's choice before each evaluation; selectors that do not learn ignore it."""
+        ...
+
+
+@runtime_checkable
+class ModelSelector(Selector, Protocol):
+    """A selector with a trained model, on which the agent reports.
+
+    Attributes:
+        version: Name of the model.
+    """
+
+    version: str
+
+    @property
+    def answered(self) -> int:
+        """Number of rows that the model has answered."""
+        ...
+
+    def figures(self) -> dict[str, float]:
+        """The model's figures for `ModelReport.figures`."""
         ...

@@ -13,7 +13,6 @@ at 1.2.
 
 from dataclasses import dataclass
 
-from hmas.agents.meta.candidate import Candidate, candidate
 from hmas.agents.meta.selectors.base import Proposal, Reward, Situation
 from hmas.controller.core.messages import LongView
 
@@ -50,18 +49,12 @@ class RuleSelector:
     def propose(self, situation: Situation) -> Proposal:
         """Returns the rules' proposal."""
         wish = choose(situation.view, current=situation.current.policy, start=situation.start.policy)
-        wanted = _candidate(wish, situation)
-        return Proposal(candidate=wanted, reason=wish.reason, source=self.name, evidence=figures(situation.view))
+        return Proposal(
+            candidate=situation.candidate_of(wish.policy), reason=wish.reason, source=self.name, evidence=figures(situation.view)
+        )
 
     def learn(self, reward: Reward) -> None:
         """Does nothing: rules do not learn."""
-
-
-def _candidate(wish: RuleProposal, situation: Situation) -> Candidate:
-    """Turns a rule's proposal into a candidate; the active and the configured policy keep their own parameters."""
-    if wish.policy == situation.current.policy:
-        return situation.current
-    return situation.start if wish.policy == situation.start.policy else candidate(wish.policy)
 
 
 def choose(view: LongView, *, current: str, start: str) -> RuleProposal:

@@ -13,7 +13,7 @@ import msgspec
 from hmas.agents.meta.candidate import Candidate
 from hmas.agents.meta.selectors.base import Pending, Proposal, Reward, Selector, Situation
 from hmas.agents.meta.twin.evidence import Gain
-from hmas.agents.meta.twin.stress import PRESSURE
+from hmas.agents.meta.twin.replay import STRESS
 from hmas.agents.meta.twin.twin import MARGIN, Answer, Twin
 from hmas.controller.core.messages import CandidateOutlook
 
@@ -56,7 +56,7 @@ class TwinSelector:
         candidates = self._twin.candidates(situation.current, situation.allowed, leader, places=places, start=situation.start)
         # While almost no request misses a target there is nothing to win. Only two candidates are then replayed: the plain baseline, whose
         # result should be known at any time, and the configured candidate, which may return.
-        plain = self._twin.menu.plain
+        plain = self._twin.schedule.plain
         kept = [one for one in candidates if (one.policy == plain.policy and one.n_run) or one == situation.start]
         sparing = kept if leader is None else None
         question = self._twin.question(candidates, situation.since_s, situation.now_s, stress_replayed, sparing)
@@ -89,7 +89,7 @@ class TwinSelector:
         others = [pair for pair in weighed if pair[0] != current and pair[0].policy in situation.allowed]
         worth = [pair for pair in others if self._is_worth_it(pair[1])]
         self._ahead = max(worth, key=_share)[0] if worth else None
-        standing = [pair for pair in worth if self._stands_pressure(pair[0], current)]
+        standing = [pair for pair in worth if self._stands_stress(pair[0], current)]
         self._proposed = self._leader(standing)
         if twin.silence and self._proposed is None:
             return msgspec.structs.replace(self._stand_in(situation, f"{twin.silence}{self._set_aside(current)}"), candidates=outlooks)
@@ -114,17 +114,17 @@ class TwinSelector:
         told = f"{best.label} {gain.good:.1%} good against {gain.other_good:.1%}, {points(gain)}"
         if best not in (self._ahead, self._proposed):
             return f"{told}: less than {MARGIN:.0%} or than chance"
-        under = self._twin.gain_under_pressure(best, current)
-        return f"{told}; if {PRESSURE:.0%} more came, {points(under)}" if under is not None else told
+        under = self._twin.gain_under_stress(best, current)
+        return f"{told}; if {STRESS:.0%} more came, {points(under)}" if under is not None else told
 
     def _set_aside(self, current: Candidate) -> str:
         """Describes a candidate that is ahead but not proposed, and why; empty if there is none."""
         ahead = self._ahead
-        if ahead is None or self._stands_pressure(ahead, current):
+        if ahead is None or self._stands_stress(ahead, current):
             return ""
-        under = self._twin.gain_under_pressure(ahead, current)
+        under = self._twin.gain_under_stress(ahead, current)
         assert under is not None, "only what was replayed under more load fails there"
-        return f"; {ahead.label}, which is ahead, would be no better if {PRESSURE:.0%} more came: {points(under)}"
+        return f"; {ahead.label}, which is ahead, would be no better if {STRESS:.0%} more came: {points(under)}"
 
     def _evidence(self, current: Candidate) -> dict[str, float]:
         """Returns the twin's supporting figures: the error of its replay of what ran, and the plain baseline's result."""
@@ -132,9 +132,9 @@ class TwinSelector:
         found: dict[str, float] = {}
         if twin.check is not None:
             found |= {"replayed_good": twin.check.replayed, "true_good": twin.check.true, "slower_than_replayed": twin.check.slower}
-        plain = twin.gain(twin.menu.plain, current)
+        plain = twin.gain(twin.schedule.plain, current)
         if plain is not None:
-            found |= {"plain_good": plain.good, "plain_gain": plain.share, "plain_n_run": float(twin.menu.plain.n_run)}
+            found |= {"plain_good": plain.good, "plain_gain": plain.share, "plain_n_run": float(twin.schedule.plain.n_run)}
         return found
 
     def _leader(self, worth: Sequence[Weighed]) -> Candidate | None:
@@ -148,14 +148,14 @@ class TwinSelector:
         again = any(one == self._proposed and gain.share >= most.share - most.error for one, gain in worth)
         return self._proposed if again else best
 
-    def _stands_pressure(self, candidate: Candidate, current: Candidate) -> bool:
+    def _stands_stress(self, candidate: Candidate, current: Candidate) -> bool:
         """Whether it also looks better under more load. One without such a replay gets one before it can be proposed again."""
-        under = self._twin.gain_under_pressure(candidate, current)
+        under = self._twin.gain_under_stress(candidate, current)
         return under is None or under.share > 0.0
 
     def _is_level(self, home: Candidate, gain: Gain, current: Candidate) -> bool:
         """Whether the configured candidate is as good as what runs, also under more load."""
-        under = self._twin.gain_under_pressure(home, current)
+        under = self._twin.gain_under_stress(home, current)
         return gain.error < 1.0 and gain.share >= -HOME and (under is None or under.share >= -HOME)
 
     def _is_worth_it(self, gain: Gain) -> bool:

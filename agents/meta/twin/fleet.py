@@ -55,16 +55,14 @@ class FleetModel:
 
     Args:
         profiles: Profiles by instance, as far as configured; they apply until enough completions are known.
-        models: Models by instance, for instances that do not serve all.
 
     Attributes:
         overdue: Requests in the queue at the last snapshot although their first token was due.
         in_flight: Requests that ran then.
     """
 
-    def __init__(self, profiles: Mapping[str, Profile] | None = None, models: Mapping[str, frozenset[str]] | None = None) -> None:
+    def __init__(self, profiles: Mapping[str, Profile] | None = None) -> None:
         self._profiles = dict(profiles or {})
-        self._models = dict(models or {})
         self._views: list[InstanceView] = []
         self.overdue = self.in_flight = 0
         self._seen_s = float("-inf")
@@ -138,7 +136,6 @@ class FleetModel:
                     else ((now_s, Controls(n_run=max(1, view.n_run))),),
                     ceiling=max(1, min(OPEN_WINDOW, view.capacity_n_run)),
                     token_budget=view.token_budget if 0 < view.token_budget <= CONTEXT else None,
-                    models=self._models.get(view.name),
                     first_token_overhead_ms=view.first_token_overhead_ms if 0.0 < view.first_token_overhead_ms < LEAD_MS_MOST else 0.0,
                 )
             )

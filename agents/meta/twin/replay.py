@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
+from zlib import crc32
 
 import msgspec
 from msgspec.structs import replace
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 from hmas.agents.meta.candidate import Candidate
 from hmas.agents.meta.twin.past_requests import PastRequest
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
-from hmas.controller.routing import make_router
+from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.policies.robust_edf import RobustEdf
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
@@ -29,6 +30,9 @@ GRACE_S = 120.0
 """Virtual time after the last arrival at which a replay ends; a request that has not ended by then counts as missed."""
 REGULATED_S = 0.5
 """How often a replay applies statera's controls."""
+STRESS = 0.25
+"""Share of the requests that `stressed` duplicates."""
+_STRESSED = int((1 << 32) * STRESS)
 UNTOLD = Estimates(slo=Slo(ttft_ms=1.0, tpot_ms=1.0))
 """Costs of a request without reported ones."""
 
@@ -40,7 +44,6 @@ class ReplayInstance(msgspec.Struct, frozen=True, kw_only=True):
         profile: Its step times.
         regulated: The controls that statera gave it, each with its start; at least one. `ceiling`: the largest window that it can have.
         token_budget: Its active token budget; None for the profile's own.
-        models: Models that it serves; None for any.
         first_token_overhead_ms: Time beyond the prompt's own prefill within which most first tokens came; 0 if not known.
     """
 
@@ -49,7 +52,6 @@ class ReplayInstance(msgspec.Struct, frozen=True, kw_only=True):
     regulated: tuple[tuple[float, Controls], ...]
     ceiling: int
     token_budget: int | None = None
-    models: frozenset[str] | None = None
     first_token_overhead_ms: float = 0.0
 
     def controls(self, candidate: Candidate, at_s: float) -> Controls:
@@ -118,7 +120,6 @@ def replay(world: ReplayScenario, candidate: Candidate) -> tuple[ReplayResult, l
                 capacity_n_run=plant.ceiling,
                 kv_capacity_tokens=plant.profile.kv_capacity_tokens,
                 kv_bytes_per_token=plant.profile.kv_bytes_per_token,
-                models=plant.models,
                 first_token_overhead_ms=plant.first_token_overhead_ms,
             )
             for plant in world.plants
@@ -147,6 +148,20 @@ def replay(world: ReplayScenario, candidate: Candidate) -> tuple[ReplayResult, l
         )
     result = simulate(_arrivals(world), engines, scheduler, controls=regulator, until_s=world.asked[-1].request.arrival_s + GRACE_S)
     return replace(outlook_of(candidate, result.records, world), cost_thresholds=tuple(cost_thresholds)), result.records
+
+
+def stressed(world: ReplayScenario) -> ReplayScenario:
+    """The same scenario with a share `STRESS` of the requests from `from_s` on duplicated: always the same ones, at the same time.
+
+    A replay ends with its window, and a backlog that has just begun to build has cost nothing by then. A window that is too narrow for the
+    load looks as good as any until it is full, and even better, because the running requests are fast. More load makes the backlog visible.
+    """
+    more = [
+        replace(one, request=replace(one.request, id=f"{one.request.id}*"), good=None)
+        for one in world.asked
+        if one.request.arrival_s >= world.from_s and crc32(one.request.id.encode()[::-1]) < _STRESSED
+    ]
+    return replace(world, asked=tuple(sorted((*world.asked, *more), key=lambda one: one.request.arrival_s)))
 
 
 def outlook_of(candidate: Candidate, records: Sequence[RequestRecord], world: ReplayScenario) -> ReplayResult:

@@ -20,9 +20,8 @@ from hmas.agents.meta.twin.evidence import FRESH_ROUNDS, Evidence, Gain
 from hmas.agents.meta.twin.fleet import FleetModel
 from hmas.agents.meta.twin.lengths import Lengths
 from hmas.agents.meta.twin.past_requests import PastRequest, Traffic, is_possible
-from hmas.agents.meta.twin.replay import ReplayResult, ReplayScenario, replay
+from hmas.agents.meta.twin.replay import STRESS, ReplayResult, ReplayScenario, replay, stressed
 from hmas.agents.meta.twin.sample import part_of
-from hmas.agents.meta.twin.stress import PRESSURE, stress_replayed
 from hmas.controller.core.messages import Completion, ControlAction, Message, RequestFeatures, SystemSnapshot
 from hmas.controller.scheduling.policies.robust_edf import RobustEdf
 from hmas.controller.scheduling.settings import SchedulerSettings
@@ -98,10 +97,10 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
             outlooks.append(outlook)
             if check is None and self.in_force:
                 check = held_against_truth(self.world, self._as_it_was(candidate, records))
-        more = stress_replayed(self.world) if self.stress_replayed else self.world
-        under_pressure = tuple(replay(more, candidate)[0] for candidate in self.stress_replayed)
+        more = stressed(self.world) if self.stress_replayed else self.world
+        under_stress = tuple(replay(more, candidate)[0] for candidate in self.stress_replayed)
         took_s = clock() - start_s if clock is not None else 0.0
-        return Answer(outlooks=tuple(outlooks), check=check, took_s=took_s, requests=len(self.world.asked), stress_replayed=under_pressure)
+        return Answer(outlooks=tuple(outlooks), check=check, took_s=took_s, requests=len(self.world.asked), stress_replayed=under_stress)
 
     def _as_it_was(self, candidate: Candidate, records: list[RequestRecord]) -> list[RequestRecord]:
         """Returns a replay to compare with what happened: it starts with the cost threshold known then, if that differs."""
@@ -122,14 +121,14 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def replayed(self) -> float:
         """Number of replayed requests in all."""
-        return self.requests * (len(self.outlooks) + (1.0 + PRESSURE) * len(self.stress_replayed))
+        return self.requests * (len(self.outlooks) + (1.0 + STRESS) * len(self.stress_replayed))
 
 
 class Twin:
     """The twin; see the module.
 
     Attributes:
-        fleet, traffic, lengths, cost_thresholds, evidence, menu: See their classes.
+        fleet, traffic, lengths, cost_thresholds, evidence, schedule: See their classes.
         stress_replayed: Results of the last rounds of replays under more load.
         check: The last comparisons of replays with what happened, as many as needed.
         silence: Why the twin gives no answer; empty if it does.
@@ -141,7 +140,7 @@ class Twin:
         self.lengths = Lengths()
         self.evidence = Evidence()
         self.stress_replayed = Evidence(rounds=FRESH_ROUNDS)
-        self.menu = CandidateSchedule()
+        self.schedule = CandidateSchedule()
         self.cost_thresholds = CostThresholds()
         self.check: Check | None = None
         self.silence = "no replay has been held against the truth yet"
@@ -149,7 +148,7 @@ class Twin:
         self._checks = Checks()
         self._request_ms = START_MS
 
-    def hear(self, message: Message) -> None:
+    def observe(self, message: Message) -> None:
         """Takes telemetry, features and statera's actions."""
         if isinstance(message, SystemSnapshot):
             self.fleet.observe(message)
@@ -176,7 +175,7 @@ class Twin:
     ) -> tuple[Candidate, ...]:
         """Returns the candidates of the next replay: what runs first, and always `proposed` (see `CandidateSchedule`)."""
         guarded = self._settings.admission.tpot_guard > 0.0
-        return self.menu.choose(current, pool, self.gain, proposed, places=places, guarded=guarded, start=start)
+        return self.schedule.choose(current, pool, self.gain, proposed, places=places, guarded=guarded, start=start)
 
     def places(self, now_s: float) -> int:
         """Returns how many candidates to replay, few enough that there is time for the whole window.
@@ -220,7 +219,7 @@ class Twin:
         asked = self.traffic.window(start_s, now_s, REQUESTS_MOST)
         if len(asked) < REQUESTS_MIN:
             return f"{len(asked)} requests within {now_s - start_s:.0f} s are too few to replay"
-        most = max(REQUESTS_MIN, int(self._affordable / (len(candidates) + (1.0 + PRESSURE) * len(stress_replayed))))
+        most = max(REQUESTS_MIN, int(self._affordable / (len(candidates) + (1.0 + STRESS) * len(stress_replayed))))
         newest = int((1.0 - CARRIED_MOST) * most)
         part = part_of(plants, len(asked), newest)
         asked = part.of(asked)[-newest:]
@@ -262,7 +261,7 @@ class Twin:
         for outlook in answer.outlooks:
             if outlook.cost_thresholds:
                 self.cost_thresholds.replayed(outlook.cost_thresholds)
-        self.menu.learn([outlook.candidate for outlook in answer.outlooks], self.gain)
+        self.schedule.learn([outlook.candidate for outlook in answer.outlooks], self.gain)
         if answer.check is None:
             return
         slower = self._checks.add(answer.check)
@@ -282,7 +281,7 @@ class Twin:
         """Returns the expected gain of one candidate over another."""
         return self.evidence.gain(one, other)
 
-    def gain_under_pressure(self, one: Candidate, other: Candidate) -> Gain | None:
+    def gain_under_stress(self, one: Candidate, other: Candidate) -> Gain | None:
         """Returns the same under more load; None if the last rounds do not show it."""
         found = self.stress_replayed.gain(one, other)
         return found if found is not None and found.error < 1.0 else None

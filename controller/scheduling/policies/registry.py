@@ -59,7 +59,7 @@ COMMON_PARAMETERS: Mapping[str, tuple[float, float]] = MappingProxyType({GUARD: 
 """Parameters that any policy accepts, and their ranges; if one is not given, the configured value stays."""
 
 
-def register(policy: type[QueuePolicy]) -> None:
+def register(policy: type[QueuePolicy], pool: dict[str, type[QueuePolicy]] = _pool) -> None:
     """Adds a user's own policy to the pool. Registering the same class again changes nothing.
 
     This is called only at the start of a process, before a policy is looked up by name (`hmas.controller.config.plugins`).
@@ -70,9 +70,9 @@ def register(policy: type[QueuePolicy]) -> None:
     check_policy(policy)
     if taken := COMMON_PARAMETERS.keys() & policy.default_parameters.keys():
         raise PolicyError(f"parameter {min(taken)!r} of policy {policy.name!r} is taken: it goes with any policy; give it another name")
-    if _pool.get(policy.name, policy) is not policy:
-        raise PolicyError(f"policy name {policy.name!r} is taken by {_pool[policy.name].__module__}.{_pool[policy.name].__qualname__}")
-    _pool[policy.name] = policy
+    if pool.get(policy.name, policy) is not policy:
+        raise PolicyError(f"policy name {policy.name!r} is taken by {pool[policy.name].__module__}.{pool[policy.name].__qualname__}")
+    pool[policy.name] = policy
 
 
 def named(text: str) -> tuple[str, ...]:

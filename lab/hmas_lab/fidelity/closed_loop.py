@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
-from hmas.controller.routing import make_router
+from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.results import Ended
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings

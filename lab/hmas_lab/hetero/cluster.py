@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from hmas.controller.routing.capability_weighted import Capability
 from hmas.engines.sim.profile import Profile
+from hmas_lab.hetero.routers import Capability
 
 WEIGHT_GB = 26.0
 """W_model: 13B parameters in bfloat16 (4.1)."""

@@ -13,17 +13,15 @@ from hmas.controller.core.errors import ConfigError
 from hmas.controller.core.objectives import percentile
 from hmas.controller.core.placement import Router
 from hmas.controller.core.types import Controls
-from hmas.controller.routing.capability_weighted import CapabilityWeighted
-from hmas.controller.routing.latency_aware import LatencyAware
 from hmas.controller.routing.least_loaded import LeastLoaded
 from hmas.controller.routing.round_robin import RoundRobin
-from hmas.controller.routing.weighted_round_robin import WeightedRoundRobin
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.controller.simulation import RequestRecord, simulate
 from hmas.engines.sim.model import EngineModel
 from hmas_lab.hetero.cluster import DEVICES, GPUS, MODEL, Gpu, profile_of
 from hmas_lab.hetero.load import SLO_TTFT_MS, load, mean_context_tokens
+from hmas_lab.hetero.routers import CapabilityWeighted, LatencyAware, WeightedRoundRobin
 
 PAPER_RPS = 49.8
 """1.0 x saturation in the paper's own simulator (Table 2)."""

@@ -8,9 +8,6 @@ from pathlib import Path
 import click
 import msgspec
 
-from hmas.agents.meta.selectors.classifier import KIND
-from hmas.agents.meta.selectors.features import FEATURES
-from hmas.agents.meta.selectors.table import write_table
 from hmas.agents.model_store.ranges import RANGES, ranges_of
 from hmas.agents.model_store.store import ModelStore
 from hmas.cli.admin import config_option, read_config
@@ -19,9 +16,12 @@ from hmas.cli.output import hint, json_option, say, say_json, table
 from hmas.controller.config.derived import models_dir
 from hmas.controller.core.errors import TraceError
 from hmas.controller.runtime.clock import SystemClock
+from hmas_lab.meta.classifier import KIND
 from hmas_lab.meta.draws import SEED, draw
+from hmas_lab.meta.features import FEATURES
 from hmas_lab.meta.fitting import FOLDS, Worth, card_of, fit, held_out, save
 from hmas_lab.meta.labels import gather
+from hmas_lab.meta.regimes import write_table
 from hmas_lab.meta.table import find_rows
 
 WORKLOADS = 120
@@ -76,7 +76,7 @@ def train_meta(
     model = fit(labelled, seed)
     if table_file is not None:
         write_table(find_rows(labelled), table_file, ABOUT)
-        hint(f"{table_file}: agents.meta_table takes it")
+        hint(f"{table_file}: agents.meta_model takes it where agents.meta_selector is change-point")
     if out is not None:
         card = save(model, out, card)
         hint(f"written to {out}; agents.meta_model takes the folder")

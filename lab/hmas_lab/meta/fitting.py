@@ -8,11 +8,11 @@ import catboost
 import msgspec
 import numpy as np
 
-from hmas.agents.meta.selectors.classifier import FILE, FORMAT, KIND, SURE
-from hmas.agents.meta.selectors.features import FEATURES, SHORT_LIST
-from hmas.agents.meta.selectors.table import Row, look_up
 from hmas.agents.model_store.card import ModelCard, write_card
+from hmas_lab.meta.classifier import FILE, FORMAT, KIND, SURE
+from hmas_lab.meta.features import FEATURES, SHORT_LIST
 from hmas_lab.meta.labels import START, Labelled, Seen
+from hmas_lab.meta.regimes import Row, look_up
 from hmas_lab.meta.table import find_rows
 
 FOLDS = 5

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import msgspec
 
-from hmas.agents.meta.selectors.features import SHORT_LIST, features_of
 from hmas.agents.meta.selectors.rules import choose
 from hmas.controller.core.messages import LongView, ShortView
 from hmas.controller.core.types import OutcomeKind
@@ -13,6 +12,7 @@ from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
 from hmas.planning.case import Case
 from hmas.planning.running import Watch, run_case
 from hmas_lab.meta.draws import Drawn, cases
+from hmas_lab.meta.features import SHORT_LIST, features_of
 
 START = DEFAULT_POLICY
 """The configured policy: what is kept unless another is surely better."""

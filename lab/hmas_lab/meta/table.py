@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hmas.agents.meta.selectors.features import FEATURES, SHORT_LIST
-from hmas.agents.meta.selectors.table import Row
+from hmas_lab.meta.features import FEATURES, SHORT_LIST
 from hmas_lab.meta.labels import MARGIN, START, Labelled
+from hmas_lab.meta.regimes import Row
 
 REGIME = ("late_service", "deadline_miss_share", "violation_rate", "mismatch", "total_cv", "long_share", "log_dispersion", "fairness")
 """Figures that tell regimes apart; those of the fleet's own speed do not."""

@@ -1,7 +1,8 @@
-"""Detects an engine's kind at the start and after each outage, because an engine may be replaced while the gateway serves."""
+"""The kinds of engines, and their detection at the start and after each outage: an engine may be replaced while the gateway serves."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from types import MappingProxyType
+from typing import Any
 
 import orjson
 
@@ -13,9 +14,24 @@ from hmas.engines.sglang.adapter import SglangEngine
 from hmas.engines.sim.adapter import SimEngine
 from hmas.engines.vllm.adapter import VllmEngine
 
-EngineKind = Literal["auto", "openai", "vllm", "sglang", "sim"]
+AUTO = "auto"
+"""The kind of an engine that is asked what it is. Only built-in kinds are detected."""
+_adapters: dict[str, type[OpenAIEngine]] = {"openai": OpenAIEngine, "vllm": VllmEngine, "sglang": SglangEngine, "sim": SimEngine}
+ADAPTERS: Mapping[str, type[OpenAIEngine]] = MappingProxyType(_adapters)
+"""Adapters by the kind that the configuration uses: the built-in ones, then those of plugins."""
 
-ADAPTERS: Mapping[str, type[OpenAIEngine]] = {"openai": OpenAIEngine, "vllm": VllmEngine, "sglang": SglangEngine, "sim": SimEngine}
+
+def add_adapter(kind: str, adapter: Any) -> None:
+    """Adds a plugin's adapter; called only at the start of a process (`hmas.controller.config.plugins`).
+
+    Raises:
+        EngineError: It is not a class that derives from `OpenAIEngine` and has this kind.
+    """
+    if not (isinstance(adapter, type) and issubclass(adapter, OpenAIEngine)):
+        raise EngineError(f"{adapter!r} is no adapter; allowed: a class that derives from hmas.engines.openai.OpenAIEngine")
+    if adapter.kind != kind:
+        raise EngineError(f"{adapter!r} has the kind {adapter.kind!r}; allowed: {kind!r}, as its entry point")
+    _adapters[kind] = adapter
 
 
 class ConnectedEngine:
@@ -25,13 +41,13 @@ class ConnectedEngine:
     after an outage. A change of adapter does not disturb responses in flight, because all adapters share one client.
     """
 
-    def __init__(self, client: EngineClient, kind: EngineKind, control: EngineClient | None = None) -> None:
+    def __init__(self, client: EngineClient, kind: str, control: EngineClient | None = None) -> None:
         self.name = client.name
         self.url = client.url
         self._client = client
         self._control = control
-        self._kind: EngineKind = kind
-        self._adapter = ADAPTERS["openai" if kind == "auto" else kind](client, control)
+        self._kind = kind
+        self._adapter = ADAPTERS["openai" if kind == AUTO else kind](client, control)
         self._known = False
         self.capabilities = self._adapter.capabilities
 
@@ -51,7 +67,7 @@ class ConnectedEngine:
         """As `Engine.snapshot`; detects the engine's kind first if it is not known."""
         if not self._known:
             try:
-                kind = self._kind if self._kind != "auto" else await detect(self._client)
+                kind = self._kind if self._kind != AUTO else await detect(self._client)
             except EngineError as error:
                 return EngineSnapshot(engine=self.name, taken_s=now_s, healthy=False, detail=str(error))
             self._adapter = ADAPTERS[kind](self._client, self._control)
@@ -78,7 +94,7 @@ class ConnectedEngine:
         await self._adapter.close()
 
 
-async def detect(client: EngineClient) -> Literal["openai", "vllm", "sglang", "sim"]:
+async def detect(client: EngineClient) -> str:
     """Detects an engine's kind from the version that it reports and from its metrics or loads.
 
     Raises:
@@ -108,7 +124,7 @@ async def connect_engine(
     *,
     name: str,
     url: str,
-    kind: EngineKind = "auto",
+    kind: str = AUTO,
     api_key: str = "",
     control_token: str = "",
     connect_timeout_s: float = 5.0,
@@ -119,12 +135,17 @@ async def connect_engine(
     Args:
         name: The instance's name.
         url: Base address without a path.
-        kind: The kind of engine; `auto` detects it.
+        kind: A name of `ADAPTERS`; `auto` detects it.
         api_key: Bearer token for the engine, empty for none.
         control_token: Bearer token for the engine's control plugin, empty for none.
         connect_timeout_s: How long to wait for the engine to accept a connection.
         idle_timeout_s: Silence in the middle of an answer after which the connection counts as broken.
+
+    Raises:
+        EngineError: There is no such kind.
     """
+    if kind != AUTO and kind not in ADAPTERS:
+        raise EngineError(f"engine {name}: kind is {kind!r}; allowed: {AUTO}, {', '.join(ADAPTERS)}")
     client = EngineClient(name=name, url=url, api_key=api_key, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s)
     control = None
     if control_token:

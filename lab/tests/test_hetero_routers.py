@@ -6,12 +6,10 @@ from collections import Counter
 from dataclasses import dataclass
 
 import pytest
+from hmas_lab.hetero.routers import Capability, CapabilityWeighted, LatencyAware, WeightedRoundRobin
 
 from hmas.controller.core.errors import PolicyError
 from hmas.controller.core.types import Estimates, Request, Slo
-from hmas.controller.routing.capability_weighted import Capability, CapabilityWeighted
-from hmas.controller.routing.latency_aware import LatencyAware
-from hmas.controller.routing.weighted_round_robin import WeightedRoundRobin
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 
 H100 = Capability(tflops=989, memory_gb=80, bandwidth_tb_s=3.35)

@@ -4,13 +4,13 @@ import json
 
 import pytest
 from control_kit import long_view
+from hmas_lab.meta.change_point import ChangePointSelector, Level, make_change_point
+from hmas_lab.meta.features import FEATURES, SHORT_LIST, features_of
+from hmas_lab.meta.regimes import ROWS_MOST, SHIPPED, Row, look_up, read_table, write_table
 
 from hmas.agents.meta.candidate import Candidate
-from hmas.agents.meta.make import make_meta
+from hmas.agents.meta.make import SELECTORS, make_meta
 from hmas.agents.meta.selectors.base import Situation
-from hmas.agents.meta.selectors.change_point import ChangePointSelector, Level
-from hmas.agents.meta.selectors.features import FEATURES, SHORT_LIST, features_of
-from hmas.agents.meta.selectors.table import ROWS_MOST, SHIPPED, Row, look_up, read_table, write_table
 from hmas.controller.config.schema import AgentsConfig, Config
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.core.messages.views import ChangePoint
@@ -19,6 +19,11 @@ from hmas.controller.scheduling.policies.registry import POLICIES
 EDF, SJF = Candidate(policy="edf"), Candidate(policy="sjf")
 LATE = Row(when={"late_service": (0.4, None), "total_cv": (None, 2.0)}, policy="sjf", parameters={"aging_ms_per_s": 5.0})
 UNFAIR = Row(when={"fairness": (None, 0.7)}, policy="wfq")
+
+
+@pytest.fixture(autouse=True)
+def _installed(monkeypatch):
+    monkeypatch.setitem(SELECTORS, "change-point", make_change_point)
 
 
 def situation(now_s: float, view=None, **changes) -> Situation:
@@ -134,7 +139,7 @@ def test_a_table_that_cannot_be_used_is_refused_by_its_path(name, tmp_path):
     path = tmp_path / "table.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=words) as told:
-        make_meta(Config(agents=AgentsConfig(meta_selector="change-point", meta_table=str(path))))
+        make_meta(Config(agents=AgentsConfig(meta_selector="change-point", meta_model=str(path))))
     assert str(path) in str(told.value)
     with pytest.raises(ConfigError, match="No such file"):
         read_table(tmp_path / "none.json")
@@ -142,7 +147,7 @@ def test_a_table_that_cannot_be_used_is_refused_by_its_path(name, tmp_path):
 
 def test_it_is_put_together_as_configured(tmp_path):
     write_table([Row(when={}, policy="fcfs")], tmp_path / "t.json", "")
-    agents = AgentsConfig(meta_selector="change-point", meta_table=str(tmp_path / "t.json"), meta_judge=False, meta_period_s=5.0)
+    agents = AgentsConfig(meta_selector="change-point", meta_model=str(tmp_path / "t.json"), meta_judge=False, meta_period_s=5.0)
     meta = make_meta(Config(agents=agents))
     said = [word for step in range(8) for word in meta.on_view(long_view(5.0 * step), 5.0 * step)]
     assert said[-1].policy == "fcfs"
@@ -152,7 +157,7 @@ def test_it_is_put_together_as_configured(tmp_path):
 def test_a_table_of_ones_own_is_trusted_and_the_learnt_one_is_judged(tmp_path):
     write_table([Row(when={}, policy="fcfs")], tmp_path / "t.json", "")
     for table, follows in ((str(tmp_path / "t.json"), True), ("", False)):
-        agents = AgentsConfig(meta_selector="change-point", meta_table=table, meta_judge=False, meta_period_s=5.0)
+        agents = AgentsConfig(meta_selector="change-point", meta_model=table, meta_judge=False, meta_period_s=5.0)
         meta = make_meta(Config(agents=agents))
         bad = {"violation_rate": 0.9, "ttft_violation_rate": 0.0}
         said = [word for step in range(8) for word in meta.on_view(long_view(5.0 * step, **bad), 5.0 * step)]

@@ -6,14 +6,15 @@ earlier requests, so each evaluation looks the row up again until the view holds
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from hmas.agents.meta.candidate import Candidate, candidate
+from hmas.agents.meta.make import SelectorSetup
 from hmas.agents.meta.selectors.base import Proposal, Reward, Situation
-from hmas.agents.meta.selectors.classifier import known
-from hmas.agents.meta.selectors.features import FEATURES, features_of
 from hmas.agents.meta.selectors.rules import SAMPLES_MIN, figures
-from hmas.agents.meta.selectors.table import Row, look_up
 from hmas.controller.core.messages import LongView
+from hmas_lab.meta.features import FEATURES, features_of
+from hmas_lab.meta.regimes import Row, look_up, read_table
 
 SLACK, ALARM = 0.05, 0.4
 """Parameters of the CUSUM over violation rates: it ignores drifts below the first; a sum that reaches the second is a change."""
@@ -96,8 +97,18 @@ class ChangePointSelector:
         if row is None:
             return situation.start, f"no regime of the table: {situation.start.policy}"
         told = ", ".join(f"{name} {seen[name]:.2g}" for name in row.when)
-        wanted = candidate(row.policy, row.parameters) if row.parameters else known(row.policy, situation)
+        wanted = candidate(row.policy, row.parameters) if row.parameters else situation.candidate_of(row.policy)
         return wanted, f"regime {told or 'any'}: {row.policy}"
 
     def _said(self, situation: Situation, wanted: Candidate, reason: str) -> Proposal:
         return Proposal(candidate=wanted, reason=reason, source=self.name, evidence=figures(situation.view))
+
+
+def make_change_point(setup: SelectorSetup) -> ChangePointSelector:
+    """Builds the selector with the configured table, else the shipped one.
+
+    Raises:
+        ConfigError: As `read_table`.
+    """
+    own = setup.config.agents.meta_model
+    return ChangePointSelector(read_table(Path(own).expanduser()) if own else read_table(), trusted=bool(own))

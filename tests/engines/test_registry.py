@@ -8,9 +8,9 @@ from aiohttp import web
 
 from hmas.engines.base import Engine, Knobs
 from hmas.engines.client import EngineClient
-from hmas.engines.connect import connect_engine
 from hmas.engines.errors import EngineUnavailable
 from hmas.engines.openai import OpenAIEngine, with_priority
+from hmas.engines.registry import connect_engine
 from hmas.engines.sim.adapter import SimEngine
 from hmas.engines.vllm.adapter import VllmEngine, parse_metrics
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import msgspec
 
-from hmas.agents.meta.selectors.features import FEATURES
 from hmas.controller.core.errors import ConfigError, PolicyError
 from hmas.controller.scheduling.policies.registry import check_parameters
+from hmas_lab.meta.features import FEATURES
 
-SHIPPED = Path(__file__).parent.parent / "models" / "regimes.json"
+SHIPPED = Path(__file__).parent / "models" / "regimes.json"
 ROWS_MOST = 64
 BYTES_MOST = 1 << 18
 
@@ -59,17 +59,17 @@ def read_table(path: Path = SHIPPED) -> list[Row]:
         with path.open("rb") as source:
             data = source.read(BYTES_MOST + 1)
     except OSError as error:
-        raise ConfigError(f"agents.meta_table {path}: {error.strerror}; allowed: a JSON file, or empty for the shipped table") from error
+        raise ConfigError(f"agents.meta_model {path}: {error.strerror}; allowed: a JSON file, or empty for the shipped table") from error
     if len(data) > BYTES_MOST:
-        raise ConfigError(f"agents.meta_table {path}: more than {BYTES_MOST} bytes; allowed: {ROWS_MOST} rows at most")
+        raise ConfigError(f"agents.meta_model {path}: more than {BYTES_MOST} bytes; allowed: {ROWS_MOST} rows at most")
     try:
         rows = msgspec.json.decode(data, type=_Document).rows
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"agents.meta_table {path}: {error}") from error
+        raise ConfigError(f"agents.meta_model {path}: {error}") from error
     if len(rows) > ROWS_MOST:
-        raise ConfigError(f"agents.meta_table {path}: $.rows has {len(rows)} rows; allowed: {ROWS_MOST} at most")
+        raise ConfigError(f"agents.meta_model {path}: $.rows has {len(rows)} rows; allowed: {ROWS_MOST} at most")
     for place, row in enumerate(rows):
-        _check(row, f"agents.meta_table {path}: $.rows[{place}]")
+        _check(row, f"agents.meta_model {path}: $.rows[{place}]")
     return rows
 
 

@@ -16,11 +16,11 @@ from math import isfinite, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
+from hmas.agents.meta.make import SelectorSetup
 from hmas.agents.meta.selectors.base import Proposal, Reward, Situation
-from hmas.agents.meta.selectors.classifier import known
-from hmas.agents.meta.selectors.features import SHORT_LIST
 from hmas.agents.meta.selectors.rules import SAMPLES_MIN, figures, long_backlog_share
 from hmas.controller.core.messages import LongView
+from hmas_lab.meta.features import SHORT_LIST
 
 WIDTH = 0.2
 """Width of the confidence bound in standard deviations: rewards are shares whose spread between windows is about a tenth."""
@@ -103,7 +103,7 @@ class BanditSelector:
         told = ", ".join(f"{name} {mean:.2f} ± {error:.2f}" for name, (mean, error) in sorted(bounds.items(), key=lambda one: -one[1][0]))
         _, error = bounds.get(best, (0.0, 1.0))
         return Proposal(
-            candidate=known(best, situation),
+            candidate=situation.candidate_of(best),
             reason=f"share of good requests as learnt: {told}",
             source=self.name,
             confidence=1.0 / (1.0 + error),
@@ -125,3 +125,8 @@ class BanditSelector:
         level, _ = self._shared.bound(x)
         self._shared.learn(x, good)
         arm.learn(x, good - level)
+
+
+def make_bandit(setup: SelectorSetup) -> BanditSelector:
+    """Builds the selector with the configured policy among its arms."""
+    return BanditSelector(setup.config.scheduler.policy)

@@ -2,17 +2,21 @@
 
 import json
 import shutil
+import tomllib
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 from control_kit import long_view
+from hmas_lab.meta.classifier import FILE, SHIPPED, SURE, ClassifierSelector, load_classifier, make_classifier
+from hmas_lab.meta.features import FEATURES, SHORT_LIST, features_of
 
 from hmas.agents.meta.agent import REPORT_EVERY_S, make_agent
 from hmas.agents.meta.candidate import Candidate
-from hmas.agents.meta.make import make_meta
+from hmas.agents.meta.make import SELECTORS, make_meta
 from hmas.agents.meta.selectors.base import Situation
-from hmas.agents.meta.selectors.classifier import FILE, SHIPPED, SURE, ClassifierSelector, load_classifier
-from hmas.agents.meta.selectors.features import FEATURES, SHORT_LIST, features_of
 from hmas.agents.model_store.card import CARD
+from hmas.controller.config.plugins import LAB
 from hmas.controller.config.schema import AgentsConfig, Config
 from hmas.controller.core.errors import ModelError
 from hmas.controller.core.messages import ModelReport
@@ -29,6 +33,11 @@ class Says:
 
     def probabilities(self, row):
         return self._said
+
+
+@pytest.fixture(autouse=True)
+def _installed(monkeypatch):
+    monkeypatch.setitem(SELECTORS, "classifier", make_classifier)
 
 
 def situation(view=None, **changes) -> Situation:
@@ -131,3 +140,12 @@ def test_it_is_put_together_as_configured(tmp_path):
     make_meta(Config(state_dir=str(tmp_path), agents=AgentsConfig(meta_selector="classifier", meta_model=str(own))))
     with pytest.raises(ModelError):
         make_meta(Config(agents=AgentsConfig(meta_selector="classifier", meta_model=str(tmp_path / "none"))))
+
+
+def test_what_the_lab_declares_can_be_imported_and_is_what_errors_say_of_it():
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]["entry-points"]
+    assert {group: tuple(points) for group, points in project.items()} == dict(LAB)
+    for points in project.values():
+        for value in points.values():
+            module, _, attribute = value.partition(":")
+            assert callable(getattr(import_module(module), attribute))

@@ -9,19 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from hmas.agents.meta.candidate import Candidate, candidate
+from hmas.agents.meta.make import SelectorSetup
 from hmas.agents.meta.selectors.base import Proposal, Reward, Situation
-from hmas.agents.meta.selectors.features import FEATURES, features_of
 from hmas.agents.meta.selectors.rules import SAMPLES_MIN, figures
 from hmas.agents.model_store.card import CARD, ModelCard, verified
-from hmas.agents.model_store.ranges import RangeCounter, counter_of
+from hmas.agents.model_store.ranges import RangeCounter, counter_of, figures_of
 from hmas.agents.model_store.store import SHIPPED as SHIPPED_NAME
+from hmas.agents.model_store.store import ModelStore
+from hmas.controller.config.paths import models_dir
 from hmas.controller.core.errors import ModelError
+from hmas_lab.meta.features import FEATURES, features_of
 
 KIND = "meta"
 FORMAT = "catboost-policy-1"
 FILE = "policy.cbm"
-SHIPPED = Path(__file__).parent.parent / "models" / "policy"
+SHIPPED = Path(__file__).parent / "models" / "policy"
 SURE = 0.5
 """Smallest probability at which a policy is proposed; below it, what runs stays."""
 
@@ -99,6 +101,15 @@ class ClassifierSelector:
         self.classifier = classifier
         self.version = version
 
+    @property
+    def answered(self) -> int:
+        """Number of rows that the model has answered."""
+        return self.classifier.answered
+
+    def figures(self) -> dict[str, float]:
+        """What came in from outside of the ranges of the training."""
+        return figures_of(self.name, self.classifier.ranges)
+
     def propose(self, situation: Situation) -> Proposal:
         """Proposes the model's choice; what runs if the model is not sure."""
         view, current = situation.view, situation.current
@@ -111,7 +122,7 @@ class ClassifierSelector:
         told = f"{best} with probability {share:.2f}, {current.policy} {said.get(current.policy, 0.0):.2f}"
         if not best or share < SURE:
             return Proposal(candidate=current, reason=f"keep: {told}", source=self.name, confidence=share, evidence=figures(view))
-        return Proposal(candidate=known(best, situation), reason=told, source=self.name, confidence=share, evidence=figures(view))
+        return Proposal(candidate=situation.candidate_of(best), reason=told, source=self.name, confidence=share, evidence=figures(view))
 
     def learn(self, reward: Reward) -> None:
         """Does nothing: the model is trained offline."""
@@ -122,9 +133,12 @@ def likeliest(said: Mapping[str, float], allowed: tuple[str, ...]) -> str:
     return max((name for name in said if name in allowed), key=lambda name: said[name], default="")
 
 
-def known(policy: str, situation: Situation) -> Candidate:
-    """Returns a policy's candidate by name: the active or the configured candidate if it has this policy, else the policy's defaults."""
-    for one in (situation.current, situation.start):
-        if one.policy == policy:
-            return one
-    return candidate(policy)
+def make_classifier(setup: SelectorSetup) -> ClassifierSelector:
+    """Builds the selector with the configured model, else the one that `hmas models use meta` chose, else the shipped one.
+
+    Raises:
+        ModelError: As `load_classifier`.
+    """
+    own = setup.config.agents.meta_model
+    folder = Path(own).expanduser() if own else ModelStore(models_dir(setup.config)).current(KIND)
+    return ClassifierSelector(load_classifier(folder or SHIPPED), folder.name if folder else SHIPPED_NAME)

@@ -1,4 +1,4 @@
-"""HeteroServe's dispatcher: weighs instances by the capability of their hardware, damped by their queue depth."""
+"""The routers of HeteroServe's comparison (4.1): its own dispatcher and two of its baselines."""
 
 import math
 from bisect import bisect_left, insort
@@ -97,3 +97,73 @@ class CapabilityWeighted:
 def _kappa(one: Capability, exponents: tuple[float, float, float]) -> float:
     alpha, beta, gamma = exponents
     return float(one.tflops**alpha * one.memory_gb**beta * one.bandwidth_tb_s**gamma)
+
+
+class LatencyAware:
+    """Chooses the lowest expected wait: requests without a first token, including this one, over the instance's speed.
+
+    This is HeteroServe's baseline of that name (4.1), pure queue feedback. Ties go to the fewest tokens in flight, then to the given order.
+    It counts requests, not their prompt tokens: if the batch is full, a slot that becomes free is worth the same to a short prompt.
+
+    Args:
+        speeds: Speed by instance, each more than 0, in any common unit, such as requests per second under full load. An instance that is
+            not named counts as the mean of those named; None treats all alike.
+
+    Raises:
+        PolicyError: A speed is not more than 0.
+    """
+
+    name: ClassVar[str] = "latency-aware"
+
+    def __init__(self, speeds: Mapping[str, float] | None = None) -> None:
+        self._speeds = dict(speeds or {})
+        for instance, speed in self._speeds.items():
+            if not speed > 0.0:
+                raise PolicyError(f"speed of instance {instance!r} is {speed!r}; allowed: more than 0")
+        self._mean = sum(self._speeds.values()) / len(self._speeds) if self._speeds else 1.0
+
+    def choose(self, entry: Routable, instances: Sequence[InstanceState]) -> Choice | None:  # noqa: ARG002  the protocol's argument
+        """The instance with the lowest expected wait, None if there are no instances."""
+        best: InstanceState | None = None
+        least = (0.0, 0)
+        for instance in instances:
+            wait = ((instance.awaiting + 1) / self._speeds.get(instance.name, self._mean), instance.in_flight_tokens)
+            if best is None or wait < least:
+                best, least = instance, wait
+        if best is None:
+            return None
+        return Choice(best.name, f"{best.awaiting} before it without a first token, the shortest wait of {len(instances)}")
+
+
+class WeightedRoundRobin:
+    """Gives each instance a share of the requests equal to its share of the weights, spread as evenly as possible.
+
+    Each choice gives every candidate its weight as credit and takes the sum of the weights from the one with the most credit. The load of
+    the instances has no influence.
+
+    Args:
+        weights: Weight by instance, each more than 0; an instance that is not named has 1, and with None all have 1.
+
+    Raises:
+        PolicyError: A weight is not more than 0.
+    """
+
+    name: ClassVar[str] = "weighted-round-robin"
+
+    def __init__(self, weights: Mapping[str, float] | None = None) -> None:
+        self._weights = dict(weights or {})
+        for instance, weight in self._weights.items():
+            if not weight > 0.0:
+                raise PolicyError(f"weight of instance {instance!r} is {weight!r}; allowed: more than 0")
+        self._credit: dict[str, float] = {}
+
+    def choose(self, entry: Routable, instances: Sequence[InstanceState]) -> Choice | None:  # noqa: ARG002  the protocol's argument
+        """The instance with the most credit, None if there are none; ties go to the given order."""
+        if not instances:
+            return None
+        weights = {instance.name: self._weights.get(instance.name, 1.0) for instance in instances}
+        for name, weight in weights.items():
+            self._credit[name] = self._credit.get(name, 0.0) + weight
+        chosen = max(weights, key=lambda name: self._credit[name])
+        self._credit[chosen] -= sum(weights.values())
+        return Choice(chosen, f"its turn by weight {weights[chosen]:g} among {len(instances)}")
