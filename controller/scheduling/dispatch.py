@@ -1,6 +1,6 @@
 """The planning pass: looks down a queue for the first request that can be dispatched to an instance."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hmas.controller.core.messages import LengthBound
@@ -12,7 +12,6 @@ from hmas.controller.scheduling.instances.kv_fence import upper_tokens
 from hmas.controller.scheduling.instances.room import may_pass_fence
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry, QueuePolicy
 from hmas.controller.scheduling.queue.model_queue import ModelQueue
-from hmas.controller.scheduling.queue.tenant_share import TenantShareLimiter
 from hmas.controller.scheduling.settings import SchedulerSettings
 
 LOOK_AHEAD = 8
@@ -83,10 +82,10 @@ class DispatchPlanner:
         passed: list[QueueEntry] = []
         kept_free: set[str] = set()
         found: PlannedDispatch | None = None
-        take = source.pop
+        take: Callable[[float], QueueEntry | None] = source.pop
         entry = take(now_s)
-        if entry is None and isinstance(source, TenantShareLimiter):
-            take = source.spare
+        if entry is None:
+            take = source.pop_limited
             entry = take(now_s)
         while entry is not None:
             tokens = upper_tokens(entry, self.bounds)

@@ -36,8 +36,7 @@ class Scheduler(PolicyControl):
     """Takes requests in and returns dispatches. Pure: the caller passes the time, which never goes back.
 
     At any time a request is either waiting, running or ended, and it ends exactly once (`check_conservation`). Every call is O(log n) in
-    the waiting requests unless stated otherwise; `dispatch` with every window full is O(1). Work that has to touch all of them is started
-    by the call that needs it and continued by `settle`, a bounded number of requests per call.
+    the waiting requests unless stated otherwise; `dispatch` with every window full is O(1).
     """
 
     def __init__(
@@ -158,7 +157,7 @@ class Scheduler(PolicyControl):
         idle = 0
         while idle < len(groups):
             group = groups[self._turn % len(groups)]
-            found = self._planner.find(group, now_s) if group.fill(now_s) else None
+            found = self._planner.find(group, now_s)
             self._turn = (self._turn + 1) % len(groups)
             if found is None:
                 idle += 1
@@ -270,7 +269,7 @@ class Scheduler(PolicyControl):
 
     @property
     def cost_threshold(self) -> float:
-        """The cost above which requests are put behind others (see `PolicySwitcher`). O(groups)."""
+        """The cost above which requests are put behind others (see `ModelQueues`). O(groups)."""
         return self._wait_queue.queues.cost_threshold
 
     def glance(self, model: str) -> tuple[int, int, int, int]:
@@ -296,11 +295,11 @@ class Scheduler(PolicyControl):
 
     def heads(self) -> list[QueueEntry]:
         """The oldest request of each group of requests that the same instances serve. O(groups)."""
-        return [group.first.entry for group in self._wait_queue.queues.all() if group.first is not None]
+        return [group.first.entry for group in self._wait_queue.groups if group.first is not None]
 
     def oldest(self, model: str, limit: int) -> list[QueueEntry]:
         """The oldest waiting requests in the group of `model`, at most `limit`."""
-        return [waiting.entry for waiting in islice(self._wait_queue.group_of(model), limit)]
+        return [waiting.entry for waiting in islice(self._wait_queue.group_of(model).members.values(), limit)]
 
     def queued_ids(self) -> list[str]:
         """Ids of all waiting requests, oldest first. O(n)."""

@@ -93,8 +93,6 @@ def _sent(one: dict[str, Any]) -> str:
     ]
     if one["in_spite_of"]:
         parts.append(f"IN SPITE OF A HOLD by {one['in_spite_of']}: the engine showed that it had room")
-    if policy["next"]:
-        parts.append(f"{policy['next']} was on its way in")
     if one["failed"]:
         parts.append(f"FAILED: {one['failed']}")
     return "\n          ".join(parts)

@@ -9,10 +9,9 @@ from hmas.controller.scheduling.instances.kv_fence import Fence, upper_tokens
 from hmas.controller.scheduling.instances.lateness import FirstTokenOverhead
 from hmas.controller.scheduling.instances.overcommit import Preemptions
 from hmas.controller.scheduling.instances.prefix_credit import PrefixCredit, prefix_key
-from hmas.controller.scheduling.instances.running import Running
+from hmas.controller.scheduling.instances.running import Running, TokenSource
 from hmas.controller.scheduling.instances.slots import Slots
 from hmas.controller.scheduling.instances.speed import InstanceSpeed
-from hmas.controller.scheduling.instances.token_source import TokenSource
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.settings import InstanceSpec
 from hmas.engines.base import EngineSnapshot
