@@ -41,7 +41,7 @@ SIMULATION = (
     "hmas/controller/scheduling/instances/running.py",
     "hmas/controller/scheduling/scheduler.py",
     "hmas/controller/scheduling/policy_base/service_split.py",
-    "hmas/controller/scheduling/instances/slots.py",
+    "hmas/controller/scheduling/instances/instance_group.py",
     "hmas/controller/scheduling/policy_control.py",
     "hmas/controller/scheduling/intake.py",
     "hmas/controller/scheduling/admission/quotas.py",

@@ -95,7 +95,7 @@ class DispatchPlanner:
                 break
             passed.append(entry)
             if entry.skipped >= PATIENCE:
-                kept_free |= _roomiest(entry, group.instances, kept_free)
+                kept_free |= _roomiest(entry, group.instances.all, kept_free)
             entry = take(now_s) if len(passed) <= LOOK_AHEAD else None
         group.blocked = passed[0].blocked if passed and found is None else ""
         for held_back in reversed(passed):
@@ -109,11 +109,11 @@ class DispatchPlanner:
         The router is asked first because fence and guard have to look at all requests in flight on an instance.
         """
         # Usually no instance is excluded, and with hundreds of instances the check of each is the cost of a dispatch.
-        candidates = list(group.open)
+        candidates = list(group.instances.open)
         if late or entry.tried or kept_free:
             candidates = [
                 instance
-                for instance in group.open
+                for instance in group.instances.open
                 if (not late or instance.in_flight < instance.late_window(self._late_share, now_s))
                 and instance.name not in entry.tried
                 and instance.name not in kept_free

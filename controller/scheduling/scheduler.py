@@ -12,6 +12,7 @@ from hmas.controller.scheduling import refusals as endings
 from hmas.controller.scheduling.admission.assumed_targets import attainable
 from hmas.controller.scheduling.admission.quotas import RateState, Tenancy, TenantLimits
 from hmas.controller.scheduling.dispatch import DispatchPlanner, PlannedDispatch
+from hmas.controller.scheduling.idle_holds import IdleHolds
 from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.kv_fence import upper_tokens
 from hmas.controller.scheduling.instances.room import is_half_empty
@@ -19,7 +20,6 @@ from hmas.controller.scheduling.intake import QueueAdmission
 from hmas.controller.scheduling.policies.registry import check_parameters, own_parameters
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.policy_control import PolicyControl
-from hmas.controller.scheduling.queue.idle_holds import IdleHolds
 from hmas.controller.scheduling.queue.model_queue import QueuedRequest
 from hmas.controller.scheduling.queue.wait_queue import WaitQueue
 from hmas.controller.scheduling.results import Counts, Dispatch, Dropped, Ended, Refusal
@@ -147,7 +147,7 @@ class Scheduler(PolicyControl):
         headroom = self.settings.headroom
         if headroom <= 0.0 or entry.request.declared_slo is not None:
             return estimates
-        return attainable(entry.request, estimates, self._wait_queue.group_of(entry.request.model).fastest(entry), headroom)
+        return attainable(entry.request, estimates, self._wait_queue.group_of(entry.request.model).instances.fastest(entry), headroom)
 
     def dispatch(self, now_s: float) -> list[Dispatch]:
         """All requests that can be dispatched now, in order; each counts as in flight from now on."""
@@ -212,7 +212,7 @@ class Scheduler(PolicyControl):
         Returns False, and changes nothing, if it does not run, has produced tokens, was retried before, or no other instance can take it.
         """
         run = self._running.get(request_id)
-        if run is None or not may_retry(run, self._wait_queue.queues.of(run.entry.request.model).instances):
+        if run is None or not may_retry(run, self._wait_queue.queues.of(run.entry.request.model).instances.all):
             return False
         del self._running[request_id]
         self._tenancy.stopped(run.entry.request.tenant)
@@ -328,7 +328,7 @@ class Scheduler(PolicyControl):
         accounts.check(self._wait_queue, self._instances.values(), self._running.values(), self.counts())
 
     def position(self, request_id: str) -> int | None:
-        """How many requests would go before it now, None if it does not wait. O(n); an estimate under two-lane and wfq."""
+        """How many requests would go before it now, None if it does not wait. O(n); an estimate where lanes or tenants interleave."""
         waiting = self._wait_queue.get(request_id)
         return None if waiting is None else waiting.group.rank(waiting)
 

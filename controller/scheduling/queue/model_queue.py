@@ -1,14 +1,12 @@
 """The queue of the requests that the same instances can serve, under one policy."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
 from operator import attrgetter
 from typing import Literal
 
 from hmas.controller.core.errors import SchedulingError
 from hmas.controller.scheduling.admission.quotas import Tenancy
-from hmas.controller.scheduling.instances.instance import Instance
-from hmas.controller.scheduling.instances.slots import Slots
+from hmas.controller.scheduling.instances.instance_group import InstanceGroup
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry, QueuePolicy
 from hmas.controller.scheduling.queue.drain_rate import GivenUp, QueuedWork
 from hmas.controller.scheduling.queue.tenant_share import TenantShareLimiter
@@ -17,7 +15,6 @@ Place = Literal["ready", "late", "expired"]
 
 WINDOW = "window"
 """Why a request waits: every instance has as many requests in flight as its window allows."""
-_FEW = 8
 
 
 class QueuedRequest:
@@ -39,7 +36,7 @@ class ModelQueue:
     Requests of different groups never block each other: if the instances of one model are full or gone, no other model is held up.
 
     Attributes:
-        instances: The instances that serve these requests, in the order of the configuration.
+        instances: The instances that serve these requests.
         policy: The active policy over the requests that wait in order.
         late: The demoted requests, first come first served.
         members: All its waiting requests by id, in order of joining; those that came back from an instance are in front.
@@ -50,10 +47,7 @@ class ModelQueue:
     """
 
     __slots__ = (
-        "_asked",
-        "_fastest",
         "_limited",
-        "_slots",
         "_tenancy",
         "blocked",
         "down",
@@ -66,8 +60,9 @@ class ModelQueue:
         "work",
     )
 
-    def __init__(self, instances: Sequence[Instance], policy: QueuePolicy, late: QueuePolicy, tenancy: Tenancy) -> None:
+    def __init__(self, instances: InstanceGroup, policy: QueuePolicy, late: QueuePolicy, tenancy: Tenancy) -> None:
         """Starts empty, with empty policies. `tenancy`: the limits of tenants."""
+        self.instances = instances
         self.policy = policy
         self.late = late
         self.members: OrderedDict[str, QueuedRequest] = OrderedDict()
@@ -78,64 +73,19 @@ class ModelQueue:
         self.down = 0
         self._tenancy = tenancy
         self._limited = False
-        self.serve_by(instances)
         self.limit_tenants(0.0)
-
-    # -- its instances ----------------------------------------------------------------------------------------------------
-
-    def serve_by(self, instances: Sequence[Instance]) -> None:
-        """Sets the instances that serve its requests from now on."""
-        self.instances = tuple(instances)
-        self._slots = Slots(self.instances)
-        self._fastest: Instance | None = None
-        self._asked = 0
-
-    def watch(self) -> None:
-        """Subscribes to its instances, so that they report when they open or close."""
-        self._slots = Slots(self.instances)
-        for instance in self.instances:
-            instance.slots.append(self._slots)
-
-    @property
-    def open(self) -> Sequence[Instance]:
-        """Its instances with a free slot, in the order of the configuration."""
-        return self._slots.open
 
     def offers(self) -> bool:
         """Whether any of its instances has a free slot; if not, counts why."""
-        if self._slots.open:
+        if self.instances.open:
             return True
-        if any(instance.available for instance in self.instances):
+        if any(instance.available for instance in self.instances.all):
             self.full += 1
             self.blocked = WINDOW
         else:
             self.down += 1
             self.blocked = ""
         return False
-
-    def prefill_ms(self, entry: QueueEntry) -> float:
-        """The shortest measured prefill time of such a prompt on any of its instances; the prediction if none has measured any."""
-        return min((instance.prefill_ms(entry) for instance in self.fastest(entry)), default=entry.estimates.ttft_ms)
-
-    def first_token_ms(self, entry: QueueEntry) -> float | None:
-        """Time within which such a request's first token usually comes on the best instance, None if no instance has measured it."""
-        shown = [took_ms for instance in self.fastest(entry) if (took_ms := instance.first_token_ms(entry)) is not None]
-        return min(shown, default=None)
-
-    def fastest(self, entry: QueueEntry) -> Sequence[Instance]:
-        """All its instances if they are few; if they are many, the one with the fastest prefill.
-
-        Of many, the fastest is determined again only after as many calls as there are instances, so that a call costs O(1).
-        """
-        if len(self.instances) <= _FEW:
-            return self.instances
-        self._asked -= 1
-        if self._fastest is None or self._asked <= 0:
-            self._asked = len(self.instances)
-            self._fastest = min(self.instances, key=lambda instance: instance.prefill_ms(entry))
-        return (self._fastest,)
-
-    # -- its requests -----------------------------------------------------------------------------------------------------
 
     @property
     def first(self) -> QueuedRequest | None:
@@ -161,8 +111,6 @@ class ModelQueue:
             return self.policy.rank(request_id)
         behind = self.late.rank(request_id) if waiting.place == "late" else None
         return None if behind is None else len(self.policy) + behind
-
-    # -- changes ----------------------------------------------------------------------------------------------------------
 
     def limit_tenants(self, now_s: float) -> None:
         """Places all requests by the active limits of their tenants, behind a limiter from the first limit on."""

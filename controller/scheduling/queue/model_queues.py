@@ -7,6 +7,7 @@ from operator import attrgetter
 
 from hmas.controller.scheduling.admission.quotas import Tenancy
 from hmas.controller.scheduling.instances.instance import Instance
+from hmas.controller.scheduling.instances.instance_group import InstanceGroup
 from hmas.controller.scheduling.policies.registry import BYPASS_POLICY, check_parameters, make_policy
 from hmas.controller.scheduling.queue.model_queue import ModelQueue, QueuedRequest
 
@@ -92,7 +93,6 @@ class ModelQueues:
         for group in self.groups:
             aim = aims.get(group, set())
             if len(aim) == 1 and (instances := next(iter(aim))) not in made:
-                group.serve_by(instances)
                 made[instances] = group
             else:
                 moved += group.members.values()
@@ -100,9 +100,11 @@ class ModelQueues:
         self._by_model = {model: made.get(sets[model]) or made.setdefault(sets[model], self._new_group(sets[model])) for model in models}
         self.groups = list(made.values())
         for instance in self._instances:
-            instance.slots.clear()
-        for group in self.groups:
-            group.watch()
+            instance.groups.clear()
+        for instances, group in made.items():
+            group.instances = InstanceGroup(instances)
+            for instance in instances:
+                instance.groups.append(group.instances)
         self._join(moved, now_s)
         return moved
 
@@ -136,4 +138,6 @@ class ModelQueues:
 
     def _new_group(self, instances: Sequence[Instance]) -> ModelQueue:
         """An empty group under the active policy."""
-        return ModelQueue(instances, make_policy(self.policy_name, self.parameters), make_policy(BYPASS_POLICY, {}), self._tenancy)
+        return ModelQueue(
+            InstanceGroup(instances), make_policy(self.policy_name, self.parameters), make_policy(BYPASS_POLICY, {}), self._tenancy
+        )

@@ -257,12 +257,12 @@ class WaitQueue:
     def _latest_start_s(self, waiting: QueuedRequest) -> float:
         """When the request must be dispatched to meet its TTFT target, by the current measurements of the instances."""
         entry = waiting.entry
-        shown_ms = waiting.group.first_token_ms(entry) if self._shown else None
+        shown_ms = waiting.group.instances.first_token_ms(entry) if self._shown else None
         return entry.ttft_deadline_s - needed_ms(self._least_ms(waiting), shown_ms, entry.estimates.slo.ttft_ms) / 1000.0
 
     def _least_ms(self, waiting: QueuedRequest) -> float:
         """The least time to its first token: a share of the prediction or of the measured prefill time, whichever is shorter."""
-        return self._service_share * min(waiting.group.prefill_ms(waiting.entry), waiting.entry.estimates.ttft_ms)
+        return self._service_share * min(waiting.group.instances.prefill_ms(waiting.entry), waiting.entry.estimates.ttft_ms)
 
     def _watch(self, waiting: QueuedRequest) -> None:
         """Schedules a check for the earliest time at which the request may become overdue."""

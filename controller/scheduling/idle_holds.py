@@ -49,7 +49,7 @@ class IdleHolds:
         for group in groups:
             if group.first is None or group.blocked == "":
                 continue
-            roomy = [instance for instance in group.instances if _may_take(instance)]
+            roomy = [instance for instance in group.instances.all if _may_take(instance)]
             if not roomy:
                 continue
             began_s = since_s[id(group)] = self._since_s.get(id(group), now_s)
