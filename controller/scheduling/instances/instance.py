@@ -49,7 +49,7 @@ class Instance:
         version: A counter that grows with every start, first token and end.
         probe_limit: Most requests in flight while the instance is probed for recovery, None if it is not being probed.
         draining: Whether it takes no new requests. `engine`: the engine's last snapshot.
-        groups: The groups that are told when this instance opens or closes.
+        groups: The groups that count it among the open ones while it is open.
     """
 
     __slots__ = (
