@@ -252,14 +252,12 @@ class Gateway:
         asyncio.get_running_loop().call_soon(partial(self.control.set_aside, agent, answers, aside=aside))
 
     def _applied(self) -> None:
-        """Reacts to a change that control has applied or started."""
+        """Reacts to a change that control has applied."""
         self.traces.turned()
-        self.manager.sliced_work.ask()
 
     def _sort_anew(self, instance: str, models: frozenset[str] | None) -> None:
         """Sorts requests again after an instance has changed the models it serves."""
         self.scheduler.set_models(instance, models, self.clock.now_s())
-        self.manager.sliced_work.ask()
 
     def _look_at_bus(self) -> None:
         """Reports loss and return of the bus, and publishes the active overrides again after a return.

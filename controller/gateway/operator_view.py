@@ -159,7 +159,6 @@ class GatewayOperations:
         return {
             "name": self._gateway.scheduler.policy,
             "parameters": dict(self._gateway.scheduler.parameters),
-            "next": self._gateway.scheduler.next_policy or None,
             "source": setting.source,
             "reason": setting.reason,
             "decision_id": setting.decision_id,

@@ -151,7 +151,7 @@ def _try(trace: RequestTrace, one: DispatchAttempt, place: int) -> dict[str, Any
         "instance": one.instance,
         "reason": one.reason,
         "in_spite_of": one.relieved or None,
-        "policy": {"name": one.policy, "parameters": one.parameters, "next": one.next_policy or None, **_origin(one.directives.policy)},
+        "policy": {"name": one.policy, "parameters": one.parameters, **_origin(one.directives.policy)},
         "bypass": one.directives.policy.source == "bypass",
         "knobs": knobs,
         "in_flight": one.in_flight,

@@ -36,7 +36,6 @@ class DispatchAttempt(NamedTuple):
     instance: str
     reason: str
     policy: str
-    next_policy: str
     parameters: dict[str, float]
     in_flight: int
     relieved: str
@@ -169,7 +168,6 @@ class RequestTraces:
                     dispatch.instance,
                     dispatch.reason,
                     scheduler.policy,
-                    scheduler.next_policy,
                     dict(scheduler.parameters),
                     scheduler.in_flight(dispatch.instance),
                     dispatch.relieved,

@@ -82,7 +82,3 @@ class Collector:
         gc.freeze()
         self._last_s = now_s
         return True
-
-    def age(self) -> None:
-        """Moves all existing objects to the oldest generation, so that only the next full collection examines them."""
-        gc.freeze()

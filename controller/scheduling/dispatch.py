@@ -1,6 +1,6 @@
 """The planning pass: looks down a queue for the first request that can be dispatched to an instance."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hmas.controller.core.messages import LengthBound
@@ -12,7 +12,6 @@ from hmas.controller.scheduling.instances.kv_fence import upper_tokens
 from hmas.controller.scheduling.instances.room import may_pass_fence
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry, QueuePolicy
 from hmas.controller.scheduling.queue.model_queue import ModelQueue
-from hmas.controller.scheduling.queue.tenant_share import TenantShareLimiter
 from hmas.controller.scheduling.settings import SchedulerSettings
 
 LOOK_AHEAD = 8
@@ -83,10 +82,10 @@ class DispatchPlanner:
         passed: list[QueueEntry] = []
         kept_free: set[str] = set()
         found: PlannedDispatch | None = None
-        take = source.pop
+        take: Callable[[float], QueueEntry | None] = source.pop
         entry = take(now_s)
-        if entry is None and isinstance(source, TenantShareLimiter):
-            take = source.spare
+        if entry is None:
+            take = source.pop_limited
             entry = take(now_s)
         while entry is not None:
             tokens = upper_tokens(entry, self.bounds)
@@ -96,7 +95,7 @@ class DispatchPlanner:
                 break
             passed.append(entry)
             if entry.skipped >= PATIENCE:
-                kept_free |= _roomiest(entry, group.instances, kept_free)
+                kept_free |= _roomiest(entry, group.instances.all, kept_free)
             entry = take(now_s) if len(passed) <= LOOK_AHEAD else None
         group.blocked = passed[0].blocked if passed and found is None else ""
         for held_back in reversed(passed):
@@ -110,11 +109,11 @@ class DispatchPlanner:
         The router is asked first because fence and guard have to look at all requests in flight on an instance.
         """
         # Usually no instance is excluded, and with hundreds of instances the check of each is the cost of a dispatch.
-        candidates = list(group.open)
+        candidates = list(group.instances.open)
         if late or entry.tried or kept_free:
             candidates = [
                 instance
-                for instance in group.open
+                for instance in group.instances.open
                 if (not late or instance.in_flight < instance.late_window(self._late_share, now_s))
                 and instance.name not in entry.tried
                 and instance.name not in kept_free

@@ -29,7 +29,7 @@ class QueueAdmission:
 
     def refusal(self, request: Request, estimates: Estimates, now_s: float) -> Refusal | None:
         """The refusal of a request, None if it is admitted; then it is charged to its tenant. O(instances)."""
-        instances = self._wait_queue.group_of(request.model).instances
+        instances = self._wait_queue.group_of(request.model).instances.all
         tokens = least_tokens(request)
         for instance in instances:
             if instance.fence.fits(tokens):

@@ -8,8 +8,7 @@ from hmas.controller.core.types import Controls
 from hmas.controller.scheduling.admission.quotas import Tenancy, TenantLimits
 from hmas.controller.scheduling.dispatch import DispatchPlanner
 from hmas.controller.scheduling.instances.instance import Instance
-from hmas.controller.scheduling.instances.running import Running
-from hmas.controller.scheduling.instances.token_source import TokenSource
+from hmas.controller.scheduling.instances.running import Running, TokenSource
 from hmas.controller.scheduling.policies.registry import GUARD, check_parameters, own_parameters
 from hmas.controller.scheduling.queue.wait_queue import WaitQueue
 from hmas.engines.base import EngineSnapshot
@@ -33,13 +32,8 @@ class PolicyControl:
 
     @property
     def policy(self) -> str:
-        """Name of the active policy: the old one until `settle` has completed a change."""
+        """Name of the active policy."""
         return self._wait_queue.queues.policy_name
-
-    @property
-    def next_policy(self) -> str:
-        """Name of the policy that is to follow, empty if the active one is to stay."""
-        return self._wait_queue.queues.next_policy
 
     @property
     def queued(self) -> int:
@@ -52,17 +46,14 @@ class PolicyControl:
         return {**self._wait_queue.queues.parameters, **self._guard}
 
     def set_policy(self, name: str, now_s: float, parameters: Mapping[str, float] | None = None) -> bool:
-        """Switches to another policy or other parameters without losing a request (H-MAS C.1). False if it is what was requested last.
-
-        The switch happens at once if few requests wait (`policy_switch.AT_ONCE`), and for arrival order; otherwise the old policy stays
-        active until `settle` has built the new one's structure. If another policy is requested before that, the newest counts. The TPOT
-        guard's share, a parameter of every policy, applies at once.
+        """Switches to another policy or other parameters without losing a request (H-MAS C.1). False if they are active already. O(n).
 
         Raises:
             PolicyError: The policy or a parameter is not allowed; the old one stays active.
+            SchedulingError: The policy has lost requests while it took them over. The old one stays active, with all of them.
         """
         complete = check_parameters(name, parameters)
-        changed = self._wait_queue.queues.set_policy(name, own_parameters(complete), now_s)
+        changed = self._wait_queue.set_policy(name, own_parameters(complete), now_s)
         return self._hint_guard(complete) or changed
 
     def _hint_guard(self, parameters: Mapping[str, float]) -> bool:
@@ -74,18 +65,14 @@ class PolicyControl:
             instance.guarded = self._planner.guard.share > 0.0
         return self._guard != before
 
-    def settle(self, limit: int, now_s: float) -> bool:
-        """Continues work that touches all waiting requests, over at most `limit` of them; True while some is left.
-
-        Raises:
-            SchedulingError: A policy has lost requests while its structure was built. The old one stays active, with all of them.
-        """
-        return self._wait_queue.settle(limit, now_s)
+    def sweep(self, now_s: float) -> None:
+        """Moves requests that have become overdue or reached their deadline, a bounded number; a dispatch does the same first."""
+        self._wait_queue.sweep(now_s)
 
     @property
-    def settled(self) -> bool:
-        """Whether `settle` has nothing to do."""
-        return self._wait_queue.settled
+    def behind(self) -> bool:
+        """Whether the last sweep left overdue or expired requests in their place."""
+        return self._wait_queue.behind
 
     def set_controls(self, instance: str, controls: Controls) -> None:
         """Sets window, token budget and TPOT guard factor of an instance; a smaller window evicts no request.
@@ -118,8 +105,8 @@ class PolicyControl:
         for run in self._running.values():
             run.instance.rebook(run, self._planner.bounds)
 
-    def set_weight(self, tenant: str, weight: float, now_s: float = 0.0) -> None:
-        """Sets a tenant's weight under the fair policies: for new requests at once, for waiting ones as `settle` reaches them.
+    def set_weight(self, tenant: str, weight: float) -> None:
+        """Sets a tenant's weight under the fair policies, from the next dispatch on. O(n).
 
         Raises:
             SchedulingError: The weight is not more than 0.
@@ -127,17 +114,17 @@ class PolicyControl:
         if not weight > 0:
             raise SchedulingError(f"weight of tenant {tenant!r} is {weight!r}; allowed: more than 0")
         self._weights[tenant] = weight
-        self._wait_queue.reweigh(now_s)
+        self._wait_queue.reweigh()
 
     def set_limits(self, tenant: str, limits: TenantLimits, now_s: float) -> None:
-        """Sets quotas, share and cap of a tenant, `NO_LIMITS` for none. O(running).
+        """Sets quotas, share and cap of a tenant, `NO_LIMITS` for none. O(running + waiting).
 
-        Quotas apply to new requests; an existing quota stays used up to the same degree. Share and cap apply to waiting requests as
-        `settle` reaches them; requests in flight stay.
+        Quotas apply to new requests; an existing quota stays used up to the same degree. Share and cap apply to waiting requests too;
+        requests in flight stay.
         """
         running = sum(run.entry.request.tenant == tenant for run in self._running.values())
         if self._tenancy.set_limits(tenant, limits, running, now_s):
-            self._wait_queue.sort_tenants(now_s)
+            self._wait_queue.queues.limit_tenants(now_s)
 
     def set_draining(self, instance: str, draining: bool) -> None:
         """Stops or resumes dispatches to an instance; requests in flight stay.
@@ -164,15 +151,13 @@ class PolicyControl:
         self._instance(instance).source = source
 
     def set_models(self, instance: str, models: frozenset[str] | None, now_s: float) -> None:
-        """Changes which models an instance serves, None for any.
-
-        `settle` moves requests that other instances serve now; until it reaches them they are not dispatched.
+        """Changes which models an instance serves, None for any. O(n) if requests are served by other instances now.
 
         Raises:
             SchedulingError: Unknown instance.
         """
         self._instance(instance).models = models
-        self._wait_queue.queues.regroup(now_s)
+        self._wait_queue.regroup(now_s)
 
     def observe(self, snapshot: EngineSnapshot) -> None:
         """Takes an engine's report: an unhealthy engine gets no dispatches; KV size and ceilings are recorded.

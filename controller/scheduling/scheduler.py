@@ -12,6 +12,7 @@ from hmas.controller.scheduling import refusals as endings
 from hmas.controller.scheduling.admission.assumed_targets import attainable
 from hmas.controller.scheduling.admission.quotas import RateState, Tenancy, TenantLimits
 from hmas.controller.scheduling.dispatch import DispatchPlanner, PlannedDispatch
+from hmas.controller.scheduling.idle_holds import IdleHolds
 from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.kv_fence import upper_tokens
 from hmas.controller.scheduling.instances.room import is_half_empty
@@ -19,7 +20,6 @@ from hmas.controller.scheduling.intake import QueueAdmission
 from hmas.controller.scheduling.policies.registry import check_parameters, own_parameters
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.policy_control import PolicyControl
-from hmas.controller.scheduling.queue.idle_holds import IdleHolds
 from hmas.controller.scheduling.queue.model_queue import QueuedRequest
 from hmas.controller.scheduling.queue.wait_queue import WaitQueue
 from hmas.controller.scheduling.results import Counts, Dispatch, Dropped, Ended, Refusal
@@ -36,8 +36,7 @@ class Scheduler(PolicyControl):
     """Takes requests in and returns dispatches. Pure: the caller passes the time, which never goes back.
 
     At any time a request is either waiting, running or ended, and it ends exactly once (`check_conservation`). Every call is O(log n) in
-    the waiting requests unless stated otherwise; `dispatch` with every window full is O(1). Work that has to touch all of them is started
-    by the call that needs it and continued by `settle`, a bounded number of requests per call.
+    the waiting requests unless stated otherwise; `dispatch` with every window full is O(1).
     """
 
     def __init__(
@@ -148,7 +147,7 @@ class Scheduler(PolicyControl):
         headroom = self.settings.headroom
         if headroom <= 0.0 or entry.request.declared_slo is not None:
             return estimates
-        return attainable(entry.request, estimates, self._wait_queue.group_of(entry.request.model).fastest(entry), headroom)
+        return attainable(entry.request, estimates, self._wait_queue.group_of(entry.request.model).instances.fastest(entry), headroom)
 
     def dispatch(self, now_s: float) -> list[Dispatch]:
         """All requests that can be dispatched now, in order; each counts as in flight from now on."""
@@ -158,7 +157,7 @@ class Scheduler(PolicyControl):
         idle = 0
         while idle < len(groups):
             group = groups[self._turn % len(groups)]
-            found = self._planner.find(group, now_s) if group.fill(now_s) else None
+            found = self._planner.find(group, now_s)
             self._turn = (self._turn + 1) % len(groups)
             if found is None:
                 idle += 1
@@ -213,7 +212,7 @@ class Scheduler(PolicyControl):
         Returns False, and changes nothing, if it does not run, has produced tokens, was retried before, or no other instance can take it.
         """
         run = self._running.get(request_id)
-        if run is None or not may_retry(run, self._wait_queue.queues.of(run.entry.request.model).instances):
+        if run is None or not may_retry(run, self._wait_queue.queues.of(run.entry.request.model).instances.all):
             return False
         del self._running[request_id]
         self._tenancy.stopped(run.entry.request.tenant)
@@ -270,7 +269,7 @@ class Scheduler(PolicyControl):
 
     @property
     def cost_threshold(self) -> float:
-        """The cost above which requests are put behind others (see `PolicySwitcher`). O(groups)."""
+        """The cost above which requests are put behind others (see `ModelQueues`). O(groups)."""
         return self._wait_queue.queues.cost_threshold
 
     def glance(self, model: str) -> tuple[int, int, int, int]:
@@ -296,11 +295,11 @@ class Scheduler(PolicyControl):
 
     def heads(self) -> list[QueueEntry]:
         """The oldest request of each group of requests that the same instances serve. O(groups)."""
-        return [group.first.entry for group in self._wait_queue.queues.all() if group.first is not None]
+        return [group.first.entry for group in self._wait_queue.groups if group.first is not None]
 
     def oldest(self, model: str, limit: int) -> list[QueueEntry]:
         """The oldest waiting requests in the group of `model`, at most `limit`."""
-        return [waiting.entry for waiting in islice(self._wait_queue.group_of(model), limit)]
+        return [waiting.entry for waiting in islice(self._wait_queue.group_of(model).members.values(), limit)]
 
     def queued_ids(self) -> list[str]:
         """Ids of all waiting requests, oldest first. O(n)."""
@@ -329,7 +328,7 @@ class Scheduler(PolicyControl):
         accounts.check(self._wait_queue, self._instances.values(), self._running.values(), self.counts())
 
     def position(self, request_id: str) -> int | None:
-        """How many requests would go before it now, None if it does not wait. O(n); an estimate under two-lane and wfq."""
+        """How many requests would go before it now, None if it does not wait. O(n); an estimate where lanes or tenants interleave."""
         waiting = self._wait_queue.get(request_id)
         return None if waiting is None else waiting.group.rank(waiting)
 

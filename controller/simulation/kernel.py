@@ -15,7 +15,6 @@ from hmas.engines.errors import EngineError
 from hmas.engines.sim.model import EngineModel, SimRequest
 
 _GRACE_S = 600.0
-_SETTLE = 4096
 
 Control = Callable[[float, Scheduler, Mapping[str, EngineModel]], None]
 """A control law: `(now_s, scheduler, engines by name)`. It may read and control both, as agents do through the gateway."""
@@ -169,9 +168,9 @@ class _Kernel:
                 break
             if self._stirred:
                 self._stirred = False
-                # The gateway settles in small parts so as not to block its event loop; here it is done at once.
-                while not self._scheduler.settled:
-                    self._scheduler.settle(_SETTLE, now_s)
+                # The gateway sweeps between other callbacks so as not to block its event loop; here it is done at once.
+                while self._scheduler.behind:
+                    self._scheduler.sweep(now_s)
                 for dispatch in self._scheduler.dispatch(now_s):
                     self._send(dispatch, now_s)
             if self._touched:

@@ -84,8 +84,6 @@ def _sent(one: dict[str, Any]) -> str:
     ]
     if one["in_spite_of"]:
         parts.append(f"DISPATCHED DESPITE A HOLD by {one['in_spite_of']}: the engine reported room")
-    if policy["next"]:
-        parts.append(f"the queue was changing to {policy['next']}")
     if one["failed"]:
         parts.append(f"FAILED: {one['failed']}")
     return "\n          ".join(parts)

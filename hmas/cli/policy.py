@@ -115,9 +115,8 @@ def release(client: AdminClient, ctx: click.Context, *, as_json: bool) -> None:
 def policy_line(document: dict[str, Any]) -> str:
     """The active policy in one line."""
     parameters = " ".join(f"{name}={value:g}" for name, value in sorted(document["parameters"].items()))
-    coming = f", changing to {document['next']}" if document.get("next") else ""
     more = f" ({parameters})" if parameters else ""
-    text = f"{document['name']}{more}{coming}, by {document['source']}, for {duration_words(document['for_s'])}"
+    text = f"{document['name']}{more}, by {document['source']}, for {duration_words(document['for_s'])}"
     return text + (f": {document['reason']}" if document["reason"] else "")
 
 

@@ -102,7 +102,6 @@ async def _gateway(config: Config, bus: Bus, read: Callable[[], Config]) -> None
 
     def on_ready(started: Started) -> None:
         collector = Collector(clock.now_s())
-        started.gateway.manager.sliced_work.on_slice = collector.age
         running.append((started, collector))
         notifier.ready(f"serving at {started.url}, operators' API at {started.admin_url}")
 

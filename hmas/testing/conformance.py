@@ -21,7 +21,6 @@ STEPS = 300
 SEEDS = 2
 STARVES = "starves"
 QUEUED = 600
-"""More than a scheduler moves at once, so that a switch continues while requests arrive and end."""
 PATIENCE_POPS = 2_500
 PATIENCE_STEP_S = 10.0
 
@@ -103,13 +102,10 @@ def switches(subject: Subject) -> None:
         scheduler.dispatch(now_s)
         scheduler.revise(scheduler.queued_ids()[0], make_estimates(rng), now_s)
         scheduler.set_policy(name, now_s, subject.parameters if name == subject.policy.name else None)
-        scheduler.settle(200, now_s)
         for request_id in scheduler.running_ids()[:3]:
             scheduler.end(request_id, OutcomeKind.COMPLETED, now_s, 5)
             ended += 1
         scheduler.dispatch(now_s)
-        while scheduler.settle(64, now_s):
-            pass
         now_s += 1.0
         try:
             scheduler.check_conservation()

@@ -16,7 +16,7 @@ from hmas.testing.queue_script import QueueScript
 
 NAMES = [policy.name for policy in BUILT_IN]
 FEW = 40
-"""Queued at a switch, where the structures themselves are what is tested; `test_a_switch_of_many` has more than go at once."""
+"""Queued at a switch, where the structures themselves are what is tested; `test_a_switch_of_many` has more."""
 
 
 def test_the_pool_is_the_one_that_was_promised():
@@ -31,7 +31,7 @@ def test_every_policy_conforms(name, check):
 
 
 @pytest.mark.parametrize("name", ["lottery", "mlfq", "wfq"])
-def test_a_switch_of_many_goes_on_while_requests_come_and_go(name):
+def test_a_switch_of_many_while_requests_come_and_go(name):
     CHECKS["switches"](Subject(POLICIES[name], queued=QUEUED, seed=7))
 
 
@@ -151,5 +151,5 @@ def test_the_suite_finds_a_fault(policy, check, words):
 
 
 def test_the_suite_stops_at_the_contract():
-    with pytest.raises(NonConformance, match=r"contract: builtins\.dict is no policy: name is missing"):
+    with pytest.raises(NonConformance, match=r"contract: builtins\.dict is no policy; allowed: a class that derives from"):
         assert_conforms(dict)

@@ -18,6 +18,9 @@ from hmas.controller.scheduling.policies.edf import Edf
 from hmas.controller.scheduling.policies.fcfs import Fcfs
 from hmas.controller.scheduling.policies.registry import POLICIES, register
 from hmas.controller.scheduling.policy_base.policy_check import check_policy
+from hmas.controller.scheduling.policy_base.queue_entry import QueuePolicy
+from hmas.testing import assert_conforms
+from hmas.testing.conformance import try_out
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "policies.md"
 GROUP = "hmas.policies"
@@ -89,7 +92,11 @@ def test_a_parameter_that_goes_with_any_policy_is_taken(pool):
         ("name", "Two Words", "name is 'Two Words'; allowed: lower-case"),
         ("summary", "", "summary is ''; allowed: a line of text"),
         ("starvation", None, "starvation is None"),
-        ("signals", ("arrival",), r"signals is \('arrival',\); allowed: a tuple of hmas.controller.scheduling.policy_base.signals.Signal"),
+        (
+            "signals",
+            ("arrival",),
+            r"signals is \('arrival',\); allowed: a tuple of hmas.controller.scheduling.policy_base.declaration.Signal",
+        ),
         ("default_parameters", {"x": 1.0}, r"parameter_ranges has \[\]; allowed: the names of default_parameters, \['x'\]"),
         ("on_finished", None, "on_finished is None; allowed: a method with 3 arguments"),
         ("pop", lambda self: None, "pop does not take 1 arguments"),
@@ -119,10 +126,42 @@ def test_hints_have_defaults_within_their_ranges(defaults, ranges, words):
 
 def test_everything_that_is_wrong_is_told_at_once():
     with pytest.raises(PolicyError) as caught:
-        check_policy(type("Bare", (), {}))
+        check_policy(type("Bare", (QueuePolicy,), {}))
     told = str(caught.value)
-    for member in ("name", "summary", "signals", "default_parameters", "push", "load", "undo_pop", "on_finished", "entries", "__len__"):
+    for member in ("name", "push", "pop", "discard", "entries", "__len__"):
         assert f"{member} is missing" in told
+    with pytest.raises(PolicyError, match="Other is no policy; allowed: a class that derives from"):
+        check_policy(type("Other", (), {}))
+
+
+def test_a_name_and_an_order_make_a_policy():
+    """Everything else of the contract has a default."""
+
+    class Newest(QueuePolicy):
+        name = "newest"
+
+        def __init__(self, parameters):
+            super().__init__(parameters)
+            self.waiting = {}
+
+        def push(self, entry, now_s):
+            self.waiting[entry.request.id] = entry
+
+        def pop(self, now_s):
+            return self.discard(max(self.waiting, key=lambda request_id: self.waiting[request_id].seq)) if self.waiting else None
+
+        def discard(self, request_id):
+            return self.waiting.pop(request_id, None)
+
+        def entries(self):
+            return iter(self.waiting.values())
+
+        def __len__(self):
+            return len(self.waiting)
+
+    assert {result.check for result in try_out(Newest) if result.trouble} == {"starvation"}
+    Newest.starvation = "starves: old requests, while new ones come"
+    assert_conforms(Newest)
 
 
 def test_the_example_of_the_documentation_is_loaded_and_conforms(tmp_path):
@@ -169,7 +208,7 @@ def test_plugins_that_cannot_be_used_are_skipped_with_a_warning_and_the_others_s
         ("short", True),
     ]
     assert loaded[0].refused == "its import failed: OSError: no licence"
-    assert "my_policies.short.Short is no policy: summary is missing" in loaded[3].refused
+    assert "my_policies.short.Short is no policy; allowed: a class that derives from" in loaded[3].refused
     assert {plugin.distribution for plugin in loaded} == {"my-policies 1.2"}
     assert len(caplog.records) == 3
     assert "plugin broken = my_policies.broken:Policy (hmas.policies) of my-policies 1.2 is skipped: its import failed" in caplog.text

@@ -1,5 +1,7 @@
 """What the scheduler says about a request's end, about instances and about itself."""
 
+import tracemalloc
+
 import msgspec
 import pytest
 
@@ -7,7 +9,7 @@ from hmas.controller.core.messages import LengthBound
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo, TaskType
 from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.policies.registry import POLICIES
-from hmas.controller.scheduling.queue.drain_rate import DrainRate
+from hmas.controller.scheduling.queue.drain_rate import QueuedWork
 from hmas.controller.scheduling.results import Refusal
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
@@ -217,9 +219,16 @@ def test_retry_after_is_the_queue_over_its_recent_pace():
 
 
 def test_the_drain_rate_keeps_a_bounded_past():
-    rate = DrainRate()
+    work = QueuedWork()
+    work.ready_us = 1
+    tracemalloc.start()
+    held = []
     for second in range(10_000):
-        rate.sample(float(second), second, waiting=True)
-    assert rate.per_second(9999.5, 9999) == pytest.approx(1.0, rel=0.1)
-    assert rate.per_second(20_000.0, 9999) == 0.0
-    assert len(rate._samples) <= 61
+        work.left_us = second
+        work.sample(float(second))
+        if second in (1000, 9999):
+            held.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    assert work.per_second(9999.5) == pytest.approx(1.0, rel=0.1)
+    assert work.per_second(20_000.0) == 0.0
+    assert held[1] - held[0] < 10_000

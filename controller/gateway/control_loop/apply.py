@@ -1,5 +1,6 @@
 """Maintains the active settings: receives proposals and overrides, resolves them, and applies changes to scheduler and engines."""
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -20,7 +21,7 @@ from hmas.controller.control.resolve import (
     newest_bounds,
     resolve,
 )
-from hmas.controller.core.errors import PolicyError
+from hmas.controller.core.errors import PolicyError, SchedulingError
 from hmas.controller.core.messages import ControlAction, LengthBound, MetaDecision, OverrideNotice
 from hmas.controller.gateway.instances.monitor import Fleet
 from hmas.controller.observability.event_log import EventLog
@@ -32,6 +33,7 @@ from hmas.controller.scheduling.scheduler import Scheduler
 
 MAX_SKEW_S = 5.0
 """A message with a timestamp further ahead than this comes from a wrong clock and counts as sent now."""
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -216,8 +218,11 @@ class Control:
         now_s = self._clock.now_s()
         found = list(changes(before, after, names))
         if after.policy.value != before.policy.value or after.parameters != before.parameters:
-            self._scheduler.set_policy(after.policy.value, now_s, after.parameters)
-            self._metrics.policy_switches.inc()
+            try:
+                self._scheduler.set_policy(after.policy.value, now_s, after.parameters)
+                self._metrics.policy_switches.inc()
+            except SchedulingError:
+                log.exception("a change of policy was given up")
         for name in names:
             if after.instances[name] != before.instances.get(name):
                 self._apply_instance(name, after.instances[name])
@@ -225,7 +230,7 @@ class Control:
             self._scheduler.set_length_bounds(after.bounds)
         for tenant in {*before.weights, *after.weights}:
             if before.weights.get(tenant, 1.0) != after.weights.get(tenant, 1.0):
-                self._scheduler.set_weight(tenant, after.weights.get(tenant, 1.0), now_s)
+                self._scheduler.set_weight(tenant, after.weights.get(tenant, 1.0))
         for tenant in {*before.limits, *after.limits}:
             limits = after.limits.get(tenant, NO_LIMITS)
             if before.limits.get(tenant, NO_LIMITS) != limits:

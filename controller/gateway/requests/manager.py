@@ -16,15 +16,13 @@ from hmas.controller.gateway.control_loop.agent_watch import AgentWatch, Answers
 from hmas.controller.gateway.errors import ApiError
 from hmas.controller.gateway.instances.monitor import Fleet
 from hmas.controller.gateway.requests.response_headers import ratelimit_headers
-from hmas.controller.gateway.requests.sliced_work import SlicedWork
 from hmas.controller.observability.completions import CompletionRecorder, Recent
 from hmas.controller.observability.metrics import Metrics
 from hmas.controller.observability.request_trace import RequestTraces
 from hmas.controller.runtime.clock import Clock
 from hmas.controller.scheduling.default_estimates import History
-from hmas.controller.scheduling.policy_base.lazy_heap import LazyHeap
+from hmas.controller.scheduling.policy_base.heap import LazyHeap
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
-from hmas.controller.scheduling.policy_base.sharded_dict import ShardedDict
 from hmas.controller.scheduling.scheduler import Dispatch, Dropped, Refusal, Scheduler
 
 STRANDED_AFTER_S = 30.0
@@ -93,7 +91,7 @@ class RequestManager:
     ) -> None:
         self.scheduler = scheduler
         self._fleet = fleet
-        self.lives: ShardedDict[ActiveRequest] = ShardedDict()
+        self.lives: dict[str, ActiveRequest] = {}
         self._history = history
         self._bus = bus
         self._metrics = metrics
@@ -106,9 +104,9 @@ class RequestManager:
         self._agents = agents
         self._recorder = CompletionRecorder(bus=bus, history=history, metrics=metrics, clock=clock, weight_of=weight_of)
         self._pumping = False
+        self._ending = False
         self._deadlines: LazyHeap[ActiveRequest] = LazyHeap()
         self._retried: dict[str, ActiveRequest] = {}
-        self.sliced_work = SlicedWork(scheduler, clock, ends=self._end_due, pump=self.pump)
 
     def admit(self, live: ActiveRequest) -> None:
         """Queues a request; it may be dispatched before this returns.
@@ -170,9 +168,18 @@ class RequestManager:
         self.pump()
 
     def expire(self) -> None:
-        """Performs the tick: ends requests that waited or ran too long; anything beyond one batch follows in slices."""
+        """Performs the tick: ends requests that waited or ran too long, a batch in each turn of the event loop."""
         self._refuse(self.scheduler.expire(self._clock.now_s()))
-        self.sliced_work.ask(ends=self._end_due())
+        if not self._ending:
+            self._end_batches()
+
+    def _end_batches(self) -> None:
+        """Ends one batch, and continues after other callbacks while there may be more."""
+        self._ending = False
+        if self._end_due():
+            self._ending = True
+            asyncio.get_running_loop().call_soon(self._end_batches)
+            self.pump()
 
     def _end_due(self) -> bool:
         """Ends some of the expired requests; True while there may be more."""
@@ -182,7 +189,7 @@ class RequestManager:
         for _ in range(CUT_AT_ONCE):
             due = self._deadlines.peek()
             if due is None or due[0] > now_s:
-                return bool(dropped)
+                return bool(dropped) or self.scheduler.behind
             live = due[1]
             self._deadlines.discard(live.request.id)
             if live.request.deadline_s > now_s:
@@ -268,7 +275,7 @@ class RequestManager:
         cached_tokens: int = 0,
     ) -> None:
         """Records the ending of a request. The first ending counts; later calls do nothing."""
-        if self.lives.take(live.request.id) is None:
+        if self.lives.pop(live.request.id, None) is None:
             return
         self._deadlines.discard(live.request.id)
         self._retried.pop(live.request.id, None)

@@ -5,14 +5,13 @@ from collections.abc import Hashable, Sequence
 from hmas.controller.core.messages import InstanceView, LengthBound
 from hmas.controller.core.types import Controls, Request
 from hmas.controller.scheduling.instances import room
+from hmas.controller.scheduling.instances.instance_group import InstanceGroup
 from hmas.controller.scheduling.instances.kv_fence import Fence, upper_tokens
 from hmas.controller.scheduling.instances.lateness import FirstTokenOverhead
 from hmas.controller.scheduling.instances.overcommit import Preemptions
 from hmas.controller.scheduling.instances.prefix_credit import PrefixCredit, prefix_key
-from hmas.controller.scheduling.instances.running import Running
-from hmas.controller.scheduling.instances.slots import Slots
+from hmas.controller.scheduling.instances.running import Running, TokenSource
 from hmas.controller.scheduling.instances.speed import InstanceSpeed
-from hmas.controller.scheduling.instances.token_source import TokenSource
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.settings import InstanceSpec
 from hmas.engines.base import EngineSnapshot
@@ -50,7 +49,7 @@ class Instance:
         version: A counter that grows with every start, first token and end.
         probe_limit: Most requests in flight while the instance is probed for recovery, None if it is not being probed.
         draining: Whether it takes no new requests. `engine`: the engine's last snapshot.
-        slots: The lists of open instances that are updated when this instance opens or closes.
+        groups: The groups that count it among the open ones while it is open.
     """
 
     __slots__ = (
@@ -77,6 +76,7 @@ class Instance:
         "draining",
         "engine",
         "fence",
+        "groups",
         "guard",
         "guard_overridden",
         "guarded",
@@ -93,7 +93,6 @@ class Instance:
         "prefixes",
         "probe_limit",
         "running",
-        "slots",
         "source",
         "spec",
         "token_budget",
@@ -139,7 +138,7 @@ class Instance:
         self._fenced = fenced
         self._controlled = False
         self._stated_n_run = 0
-        self.slots: list[Slots[Instance]] = []
+        self.groups: list[InstanceGroup] = []
         self._was_open = self.open
 
     @property
@@ -163,11 +162,11 @@ class Instance:
         self._turn()
 
     def _turn(self) -> None:
-        """Updates `slots` if the instance has opened or closed. Called after every change that `open` depends on."""
+        """Updates `groups` if the instance has opened or closed. Called after every change that `open` depends on."""
         if self._was_open is not (is_open := self.open):
             self._was_open = is_open
-            for slots in self.slots:
-                slots.turned(self, is_open=is_open)
+            for group in self.groups:
+                group.turned(self, is_open=is_open)
 
     def late_window(self, share: float, now_s: float) -> float:
         """Number of requests in flight up to which a demoted request may join.

@@ -1,12 +1,29 @@
-"""The scheduler's account of one request in flight."""
+"""The scheduler's account of one request in flight, and where its tokens are counted if they are not reported one by one."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from hmas.controller.core.types import Estimates
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 
 if TYPE_CHECKING:
     from hmas.controller.scheduling.instances.instance import Instance
+
+
+class TokenSource(Protocol):
+    """A source of an instance's token counts for cases where tokens are not reported one by one: an engine model in virtual time."""
+
+    def tokens(self, now_s: float) -> Sequence[tuple[str, int]]:
+        """Id and output tokens so far of each request that has its first token."""
+        ...
+
+    def last_step_s(self, now_s: float) -> float:
+        """Time of the latest token of these requests."""
+        ...
+
+    def generated(self, now_s: float) -> int:
+        """Output tokens of all requests since the start."""
+        ...
 
 
 class Running:

@@ -4,11 +4,20 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
+from hmas.controller.scheduling.policy_base.declaration import (
+    ARRIVAL,
+    PRIORITY,
+    SERVED_TOKENS,
+    SERVICE_TIME,
+    SESSION,
+    TENANT,
+    WEIGHT,
+    Signal,
+    mypyc_attr,
+)
 from hmas.controller.scheduling.policy_base.flow import LEAST_WEIGHT, Flow, by_session, service_ms_of
 from hmas.controller.scheduling.policy_base.flow_policy import FlowPolicy
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
-from hmas.controller.scheduling.policy_base.signals import ARRIVAL, PRIORITY, SERVED_TOKENS, SERVICE_TIME, SESSION, TENANT, WEIGHT, Signal
-from hmas.controller.scheduling.policy_base.subclassing import mypyc_attr
 
 NICE_STEP = 1.25
 NICE_LIMIT = 20

@@ -1,13 +1,10 @@
 """First come, first served."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import ClassVar
 
+from hmas.controller.scheduling.policy_base.declaration import ARRIVAL, Signal, mypyc_attr
 from hmas.controller.scheduling.policy_base.keyed import KeyedPolicy
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
-from hmas.controller.scheduling.policy_base.signals import ARRIVAL, Signal
-from hmas.controller.scheduling.policy_base.subclassing import mypyc_attr
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -16,8 +13,6 @@ class Fcfs(KeyedPolicy):
 
     name: ClassVar[str] = "fcfs"
     summary: ClassVar[str] = "first come, first served; needs no estimates, the safe fallback"
-    default_parameters: ClassVar[Mapping[str, float]] = MappingProxyType({})
-    parameter_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({})
     signals: ClassVar[tuple[Signal, ...]] = (ARRIVAL,)
     starvation: ClassVar[str] = "none: a request is passed by nobody who came after it"
     complexity: ClassVar[str] = "push, pop, re-key O(log n), removal O(1)"

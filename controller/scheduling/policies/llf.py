@@ -1,13 +1,10 @@
 """Least laxity first."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import ClassVar
 
+from hmas.controller.scheduling.policy_base.declaration import ARRIVAL, FIRST_TOKEN_TIME, PRIORITY, TARGETS, Signal, mypyc_attr
 from hmas.controller.scheduling.policy_base.keyed import KeyedPolicy, priority_offset_s
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
-from hmas.controller.scheduling.policy_base.signals import ARRIVAL, FIRST_TOKEN_TIME, PRIORITY, TARGETS, Signal
-from hmas.controller.scheduling.policy_base.subclassing import mypyc_attr
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -29,8 +26,6 @@ class Llf(KeyedPolicy):
     summary: ClassVar[str] = (
         "whoever must start first to be in time (TTFT deadline less predicted prefill); for prompts that differ much in length"
     )
-    default_parameters: ClassVar[Mapping[str, float]] = MappingProxyType({})
-    parameter_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({})
     signals: ClassVar[tuple[Signal, ...]] = (ARRIVAL, TARGETS, FIRST_TOKEN_TIME, PRIORITY)
     starvation: ClassVar[str] = "passed only by requests that must start before it must; priority moves that by at most 200 s"
     complexity: ClassVar[str] = "push, pop, re-key O(log n), removal O(1)"

@@ -4,14 +4,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-from hmas.controller.scheduling.policy_base.charge import Charge
+from hmas.controller.scheduling.policy_base.declaration import ARRIVAL, PRIORITY, TENANT, WEIGHT, Signal, mypyc_attr
 from hmas.controller.scheduling.policy_base.flow import Flow
 from hmas.controller.scheduling.policy_base.flow_policy import FlowPolicy
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
-from hmas.controller.scheduling.policy_base.signals import ARRIVAL, PRIORITY, TENANT, WEIGHT, Signal
-from hmas.controller.scheduling.policy_base.subclassing import mypyc_attr
-from hmas.controller.scheduling.policy_base.ticket_tree import TicketTree
-from hmas.controller.scheduling.policy_base.tickets import tickets_of
+from hmas.controller.scheduling.policy_base.recall import Charge
+from hmas.controller.scheduling.policy_base.tickets import TicketTree, tickets_of
 
 _MASK = (1 << 64) - 1
 

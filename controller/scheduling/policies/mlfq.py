@@ -5,11 +5,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-from hmas.controller.scheduling.policy_base.charge import Charge
-from hmas.controller.scheduling.policy_base.flow import Flow, by_session, tokens_of
-from hmas.controller.scheduling.policy_base.flow_policy import FlowPolicy
-from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
-from hmas.controller.scheduling.policy_base.signals import (
+from hmas.controller.scheduling.policy_base.declaration import (
     ARRIVAL,
     OUTPUT_LENGTH,
     PRIORITY,
@@ -19,8 +15,12 @@ from hmas.controller.scheduling.policy_base.signals import (
     TENANT,
     WEIGHT,
     Signal,
+    mypyc_attr,
 )
-from hmas.controller.scheduling.policy_base.subclassing import mypyc_attr
+from hmas.controller.scheduling.policy_base.flow import Flow, by_session, tokens_of
+from hmas.controller.scheduling.policy_base.flow_policy import FlowPolicy
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+from hmas.controller.scheduling.policy_base.recall import Charge
 
 LEVELS = 5
 

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
+from hmas.controller.scheduling.policy_base.declaration import ARRIVAL, PRIORITY, Signal, mypyc_attr
 from hmas.controller.scheduling.policy_base.keyed import PRIORITY_LIMIT, KeyedPolicy
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
-from hmas.controller.scheduling.policy_base.signals import ARRIVAL, PRIORITY, Signal
-from hmas.controller.scheduling.policy_base.subclassing import mypyc_attr
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

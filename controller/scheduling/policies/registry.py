@@ -1,7 +1,6 @@
-"""The policy pool Omega (H-MAS C.2): every queueing discipline by name, and the change from one to another."""
+"""The policy pool Omega (H-MAS C.2): every queueing discipline by name."""
 
 from collections.abc import Mapping
-from operator import attrgetter
 from types import MappingProxyType
 
 from hmas.controller.core.errors import PolicyError
@@ -113,9 +112,3 @@ def make_policy(name: str, parameters: Mapping[str, float] | None = None) -> Que
 def own_parameters(complete: Mapping[str, float]) -> dict[str, float]:
     """The part of complete parameters that the policy itself takes."""
     return {parameter: value for parameter, value in complete.items() if parameter not in COMMON_PARAMETERS}
-
-
-def rebuild(old: QueuePolicy, new: QueuePolicy, now_s: float) -> QueuePolicy:
-    """Moves every waiting entry from one policy to another, in the order of arrival, without a restart (H-MAS C.1)."""
-    new.load(sorted(old.entries(), key=attrgetter("seq")), now_s)
-    return new

@@ -6,11 +6,10 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from hmas.controller.scheduling.policy_base.cost_threshold import CostThreshold
+from hmas.controller.scheduling.policy_base.declaration import ARRIVAL, OUTPUT_LENGTH, PRIORITY, PROMPT_LENGTH, TARGETS, Signal, mypyc_attr
+from hmas.controller.scheduling.policy_base.heap import LazyHeap
 from hmas.controller.scheduling.policy_base.keyed import priority_offset_s
-from hmas.controller.scheduling.policy_base.lazy_heap import LazyHeap
-from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
-from hmas.controller.scheduling.policy_base.signals import ARRIVAL, OUTPUT_LENGTH, PRIORITY, PROMPT_LENGTH, TARGETS, Signal
-from hmas.controller.scheduling.policy_base.subclassing import mypyc_attr
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry, QueuePolicy
 
 _MOVES = 64
 """Most requests that one pop moves because the threshold has moved."""
@@ -19,7 +18,7 @@ COST_THRESHOLD_MOST = 1e9
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class RobustEdf:
+class RobustEdf(QueuePolicy):
     """By TTFT deadline among the affordable requests; behind them the others, the cheapest first.
 
     Deadline order serves all requests in time if that is possible, and is blind if it is not: then the requests with the earliest missed
@@ -49,7 +48,7 @@ class RobustEdf:
     source: ClassVar[str] = "Buttazzo and Stankovic 1993 (RED); Moore 1968"
 
     def __init__(self, parameters: Mapping[str, float]) -> None:
-        self.parameters: Mapping[str, float] = dict(parameters)
+        super().__init__(parameters)
         self._output_weight = parameters["output_weight"]
         self._cost_threshold = CostThreshold(parameters["late_share"], parameters["cost_threshold"] or math.inf)
         self._in_turn: LazyHeap[QueueEntry] = LazyHeap()
@@ -65,27 +64,28 @@ class RobustEdf:
         self._cost_threshold.arrived(self._cost(entry), now_s)
         self._put(entry)
 
-    def load(self, entries: Iterable[QueueEntry], now_s: float) -> None:  # noqa: ARG002  the protocol's argument
+    def load(self, entries: Iterable[QueueEntry], now_s: float) -> None:  # noqa: ARG002  the contract's argument
         """Adds many entries at once."""
         in_turn: list[tuple[str, float, int, QueueEntry]] = []
         costly: list[tuple[str, float, int, QueueEntry]] = []
-        for entry in entries:
-            cost = self._cost(entry)
-            self._cost_threshold.known(cost)
-            if cost <= self._cost_threshold.value:
+        value = self._cost_threshold.value
+        waiting = [(self._cost(entry), entry) for entry in entries]
+        self._cost_threshold.known_all([cost for cost, _ in waiting])
+        for cost, entry in waiting:
+            if cost <= value:
                 in_turn.append((entry.request.id, _deadline_s(entry), entry.seq, entry))
             else:
                 costly.append((entry.request.id, cost, entry.seq, entry))
         self._in_turn.load(in_turn)
         self._costly.load(costly)
 
-    def pop(self, now_s: float) -> QueueEntry | None:  # noqa: ARG002  the protocol's argument
+    def pop(self, now_s: float) -> QueueEntry | None:  # noqa: ARG002  the contract's argument
         """Takes the next entry out, None if empty."""
         self._sort()
         entry = self._in_turn.pop()
         return self._costly.pop() if entry is None else entry
 
-    def undo_pop(self, entry: QueueEntry, now_s: float) -> None:  # noqa: ARG002  the protocol's argument
+    def undo_pop(self, entry: QueueEntry, now_s: float) -> None:  # noqa: ARG002  the contract's argument
         """Returns a popped entry: deadline, cost and arrival give it its former place."""
         self._put(entry)
 
@@ -94,18 +94,15 @@ class RobustEdf:
         entry = self._in_turn.discard(request_id)
         return self._costly.discard(request_id) if entry is None else entry
 
-    def rekey(self, entry: QueueEntry, now_s: float) -> None:  # noqa: ARG002  the protocol's argument
+    def rekey(self, entry: QueueEntry, now_s: float) -> None:  # noqa: ARG002  the contract's argument
         """Moves the entry to the place of its new estimates."""
         self.discard(entry.request.id)
         self._put(entry)
 
-    def on_overdue(self, entry: QueueEntry, now_s: float) -> None:  # noqa: ARG002  the protocol's argument
+    def on_overdue(self, entry: QueueEntry, now_s: float) -> None:  # noqa: ARG002  the contract's argument
         """Records that a waiting entry has become too late: if it was affordable, the threshold falls."""
         if entry.request.id in self._in_turn:
             self._cost_threshold.on_overdue(self._cost(entry))
-
-    def on_finished(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
-        """Does nothing: this policy keeps no charges."""
 
     def rank(self, request_id: str) -> int | None:
         """How many entries stand before it under the current threshold, None if it is not here."""

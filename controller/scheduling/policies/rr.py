@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-from hmas.controller.scheduling.policy_base.charge import Charge
+from hmas.controller.scheduling.policy_base.declaration import ARRIVAL, PRIORITY, SESSION, TENANT, Signal, mypyc_attr
 from hmas.controller.scheduling.policy_base.flow import Flow, by_session
 from hmas.controller.scheduling.policy_base.flow_policy import FlowPolicy
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
-from hmas.controller.scheduling.policy_base.signals import ARRIVAL, PRIORITY, SESSION, TENANT, Signal
-from hmas.controller.scheduling.policy_base.subclassing import mypyc_attr
+from hmas.controller.scheduling.policy_base.recall import Charge
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

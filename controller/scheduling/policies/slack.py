@@ -1,13 +1,10 @@
 """Least slack first, by H-MAS Eq. 5."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import ClassVar
 
+from hmas.controller.scheduling.policy_base.declaration import ARRIVAL, OUTPUT_LENGTH, PRIORITY, SERVICE_TIME, TARGETS, Signal, mypyc_attr
 from hmas.controller.scheduling.policy_base.keyed import KeyedPolicy, priority_offset_s
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
-from hmas.controller.scheduling.policy_base.signals import ARRIVAL, OUTPUT_LENGTH, PRIORITY, SERVICE_TIME, TARGETS, Signal
-from hmas.controller.scheduling.policy_base.subclassing import mypyc_attr
 
 
 def slack_key_s(entry: QueueEntry) -> float:
@@ -31,8 +28,6 @@ class Slack(KeyedPolicy):
 
     name: ClassVar[str] = "slack"
     summary: ClassVar[str] = "least slack over the whole answer first (Eq. 5); for TPOT targets that differ, where predictions hold"
-    default_parameters: ClassVar[Mapping[str, float]] = MappingProxyType({})
-    parameter_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({})
     signals: ClassVar[tuple[Signal, ...]] = (ARRIVAL, TARGETS, OUTPUT_LENGTH, SERVICE_TIME, PRIORITY)
     starvation: ClassVar[str] = (
         "passed only by requests with an earlier D_r - T_tot; as lengths are bounded, by none that comes late enough"

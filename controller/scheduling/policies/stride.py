@@ -1,15 +1,13 @@
 """Stride scheduling."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import ClassVar
 
-from hmas.controller.scheduling.policy_base.charge import Charge
+from hmas.controller.scheduling.policy_base.declaration import ARRIVAL, PRIORITY, TENANT, WEIGHT, Signal, mypyc_attr
 from hmas.controller.scheduling.policy_base.flow import Flow
 from hmas.controller.scheduling.policy_base.flow_policy import FlowPolicy
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
-from hmas.controller.scheduling.policy_base.signals import ARRIVAL, PRIORITY, TENANT, WEIGHT, Signal
-from hmas.controller.scheduling.policy_base.subclassing import mypyc_attr
+from hmas.controller.scheduling.policy_base.recall import Charge
 from hmas.controller.scheduling.policy_base.tickets import tickets_of
 
 
@@ -29,8 +27,6 @@ class Stride(FlowPolicy):
 
     name: ClassVar[str] = "stride"
     summary: ClassVar[str] = "tenants share dispatches by tickets (weight and priority), evenly spaced; needs no estimate"
-    default_parameters: ClassVar[Mapping[str, float]] = MappingProxyType({})
-    parameter_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({})
     signals: ClassVar[tuple[Signal, ...]] = (TENANT, WEIGHT, PRIORITY, ARRIVAL)
     starvation: ClassVar[str] = (
         "none: of two tenants that wait, each is within one dispatch of its share of the two; by priority within a tenant"

@@ -5,12 +5,11 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from hmas.controller.scheduling.policies.slack import slack_key_s
-from hmas.controller.scheduling.policy_base.lazy_heap import LazyHeap
-from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+from hmas.controller.scheduling.policy_base.declaration import ARRIVAL, OUTPUT_LENGTH, PRIORITY, SERVICE_TIME, TARGETS, Signal, mypyc_attr
+from hmas.controller.scheduling.policy_base.heap import LazyHeap
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry, QueuePolicy
 from hmas.controller.scheduling.policy_base.recall import Recall
 from hmas.controller.scheduling.policy_base.service_split import FOLLOWS_TRAFFIC, SLOW_QUANTILE, ServiceSplit
-from hmas.controller.scheduling.policy_base.signals import ARRIVAL, OUTPUT_LENGTH, PRIORITY, SERVICE_TIME, TARGETS, Signal
-from hmas.controller.scheduling.policy_base.subclassing import mypyc_attr
 
 FAST, SLOW = "fast", "slow"
 _KEEP = 64
@@ -29,7 +28,7 @@ class Turn:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class TwoLane:
+class TwoLane(QueuePolicy):
     """Short requests do not wait behind long ones, and long ones get a share of their own (H-MAS 3.5).
 
     A request goes to the slow lane if its T_tot is above the threshold, and stays in its lane until it is re-keyed. Within a lane the least
@@ -59,7 +58,7 @@ class TwoLane:
     source: ClassVar[str] = "H-MAS 3.5, Eq. 5"
 
     def __init__(self, parameters: Mapping[str, float]) -> None:
-        self.parameters: Mapping[str, float] = dict(parameters)
+        super().__init__(parameters)
         self._split = ServiceSplit(parameters["threshold_ms"], parameters["slow_quantile"])
         self._lanes: dict[str, LazyHeap[QueueEntry]] = {FAST: LazyHeap(), SLOW: LazyHeap()}
         self._charge = {FAST: 1.0 / parameters["fast_share"], SLOW: 1.0 / (1.0 - parameters["fast_share"])}
@@ -72,7 +71,7 @@ class TwoLane:
         """The active split, in milliseconds of T_tot; infinite until enough requests have been seen."""
         return self._split.threshold_ms
 
-    def push(self, entry: QueueEntry, now_s: float) -> None:  # noqa: ARG002  the protocol's argument
+    def push(self, entry: QueueEntry, now_s: float) -> None:  # noqa: ARG002  the contract's argument
         """Adds a waiting entry to the lane of its T_tot."""
         total_ms = entry.estimates.total_ms
         self._split.learn(total_ms)
@@ -80,7 +79,7 @@ class TwoLane:
         self._enter(lane)
         self._lanes[lane].push(entry.request.id, slack_key_s(entry), entry.seq, entry)
 
-    def load(self, entries: Iterable[QueueEntry], now_s: float) -> None:  # noqa: ARG002  the protocol's argument
+    def load(self, entries: Iterable[QueueEntry], now_s: float) -> None:  # noqa: ARG002  the contract's argument
         """Adds many entries at once; the split is learned from the last 512 before the first is placed."""
         waiting = [(entry, entry.estimates.total_ms) for entry in entries]
         self._split.learn_all([total_ms for _, total_ms in waiting])
@@ -93,7 +92,7 @@ class TwoLane:
                 self._enter(lane)
             self._lanes[lane].load(items)
 
-    def pop(self, now_s: float) -> QueueEntry | None:  # noqa: ARG002  the protocol's argument
+    def pop(self, now_s: float) -> QueueEntry | None:  # noqa: ARG002  the contract's argument
         """Takes the next entry out of the lane that has the turn, None if both are empty."""
         fast, slow = self._lanes[FAST], self._lanes[SLOW]
         lane = SLOW if slow and (not fast or self._start[SLOW] < self._start[FAST]) else FAST
@@ -122,17 +121,6 @@ class TwoLane:
         """Takes an entry out by id, None if it is not here."""
         entry = self._lanes[FAST].discard(request_id)
         return self._lanes[SLOW].discard(request_id) if entry is None else entry
-
-    def rekey(self, entry: QueueEntry, now_s: float) -> None:
-        """Places the entry again, in the other lane if its T_tot now belongs there."""
-        self.discard(entry.request.id)
-        self.push(entry, now_s)
-
-    def on_overdue(self, entry: QueueEntry, now_s: float) -> None:
-        """Does nothing: turns depend on dispatches only."""
-
-    def on_finished(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
-        """Does nothing: a lane's turn counts as one, however long the request was."""
 
     def rank(self, request_id: str) -> int | None:
         """An estimate: the entries before it in its lane, plus what the other lane dispatches meanwhile."""

@@ -4,10 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-from hmas.controller.scheduling.policy_base.flow import Flow
-from hmas.controller.scheduling.policy_base.flow_policy import FlowPolicy
-from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
-from hmas.controller.scheduling.policy_base.signals import (
+from hmas.controller.scheduling.policy_base.declaration import (
     ARRIVAL,
     OUTPUT_LENGTH,
     PRIORITY,
@@ -16,8 +13,11 @@ from hmas.controller.scheduling.policy_base.signals import (
     TENANT,
     WEIGHT,
     Signal,
+    mypyc_attr,
 )
-from hmas.controller.scheduling.policy_base.subclassing import mypyc_attr
+from hmas.controller.scheduling.policy_base.flow import Flow
+from hmas.controller.scheduling.policy_base.flow_policy import FlowPolicy
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

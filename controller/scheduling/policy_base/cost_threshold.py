@@ -7,6 +7,7 @@ as the load allows. The right threshold is not known in advance; it is learned f
 
 import math
 from collections import deque
+from collections.abc import Sequence
 
 _KEEP = 256
 _LOOK_EVERY = 32
@@ -70,6 +71,12 @@ class CostThreshold:
                 return
             ordered = sorted(self._costs)
             self._low, self._high = ordered[int(_LOW * len(ordered))], ordered[int(_HIGH * len(ordered))]
+
+    def known_all(self, costs: Sequence[float]) -> None:
+        """As `known` for each cost. Only the newest ones matter; the others are left out, in whole steps."""
+        left_out = max(0, len(costs) - 2 * _KEEP) // _LOOK_EVERY * _LOOK_EVERY
+        for cost in costs[left_out:]:
+            self.known(cost)
 
     def on_overdue(self, cost: float) -> None:
         """Lowers the threshold: a request of that cost has become too late while it waited in its turn."""

@@ -1,17 +1,14 @@
 """The base of policies that share service among flows: tenants or sessions."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 
-from hmas.controller.scheduling.policy_base.charge import Charge
-from hmas.controller.scheduling.policy_base.flow import LEAST_WEIGHT, Flow, flow_name, order_within
-from hmas.controller.scheduling.policy_base.indexed_heap import WHO, Place
-from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
-from hmas.controller.scheduling.policy_base.recall import Recall
-from hmas.controller.scheduling.policy_base.sharded_dict import ShardedDict
-from hmas.controller.scheduling.policy_base.subclassing import mypyc_attr
-from hmas.controller.scheduling.policy_base.turns import Turns
+from hmas.controller.scheduling.policy_base.declaration import mypyc_attr
+from hmas.controller.scheduling.policy_base.flow import LEAST_WEIGHT, Flow, Turns, flow_name, order_within
+from hmas.controller.scheduling.policy_base.heap import WHO, Place
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry, QueuePolicy
+from hmas.controller.scheduling.policy_base.recall import Charge, Recall
 
 IDLE_KEEP = 4096
 """Number of idle flows with a kept account; beyond it the flow idle for the longest is forgotten and starts anew."""
@@ -20,7 +17,7 @@ CHARGES_KEEP = 16_384
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class FlowPolicy(ABC):
+class FlowPolicy(QueuePolicy):
     """One queue for each flow, and a heap of the flows with waiting entries, lowest tag first.
 
     A subclass defines what a request costs (`_cost`), where a flow is placed that starts to wait again (`_wake`) and what a dispatch does
@@ -30,12 +27,12 @@ class FlowPolicy(ABC):
     """
 
     def __init__(self, parameters: Mapping[str, float], *, sessions: bool = False) -> None:
-        self.parameters: Mapping[str, float] = dict(parameters)
+        super().__init__(parameters)
         self._sessions = sessions
         self._clock = 0.0
         self._busy: dict[str, Flow] = {}
         self._idle: OrderedDict[str, Flow] = OrderedDict()
-        self._live: ShardedDict[Place] = ShardedDict()
+        self._live: dict[str, Place] = {}
         self._stamp = 0
         self._turns = Turns()
         self._charges: Recall[Charge] = Recall(CHARGES_KEEP)
@@ -67,13 +64,13 @@ class FlowPolicy(ABC):
         """Corrects the account for a charge that was `more` too low; too high if `more` is negative."""
         flow.tag += more
 
-    def _undone(self, flow: Flow, charge: Charge) -> None:  # noqa: B027  most policies need nothing here
+    def _undone(self, flow: Flow, charge: Charge) -> None:
         """Called after a pop was undone: account and clock are restored, unless something has changed them since."""
 
-    def _sleep(self, flow: Flow) -> None:  # noqa: B027  most policies need nothing here
+    def _sleep(self, flow: Flow) -> None:
         """Called when the flow has no waiting entry any more."""
 
-    def _restart(self) -> None:  # noqa: B027  most policies need nothing here
+    def _restart(self) -> None:
         """Called when an entry comes while none waits."""
 
     def _next(self) -> Flow | None:
@@ -151,7 +148,7 @@ class FlowPolicy(ABC):
 
     def discard(self, request_id: str) -> QueueEntry | None:
         """Takes an entry out by id, None if it is not here."""
-        place = self._live.take(request_id)
+        place = self._live.pop(request_id, None)
         if place is None:
             return None
         entry: QueueEntry = place[WHO]
@@ -160,11 +157,8 @@ class FlowPolicy(ABC):
         self._place(flow)
         return entry
 
-    def rekey(self, entry: QueueEntry, now_s: float) -> None:  # noqa: B027  the place depends on the account, not on a key
+    def rekey(self, entry: QueueEntry, now_s: float) -> None:
         """Does nothing: new estimates change the charge to come, not the place."""
-
-    def on_overdue(self, entry: QueueEntry, now_s: float) -> None:  # noqa: B027  no share depends on lateness
-        """Does nothing: shares depend on service only."""
 
     def on_finished(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
         """Corrects the flow's account by the error of its charge; does nothing if the pop is no longer remembered."""

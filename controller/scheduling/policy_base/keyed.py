@@ -1,11 +1,11 @@
 """The base of policies that order by one number."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 
-from hmas.controller.scheduling.policy_base.lazy_heap import LazyHeap
-from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
-from hmas.controller.scheduling.policy_base.subclassing import mypyc_attr
+from hmas.controller.scheduling.policy_base.declaration import mypyc_attr
+from hmas.controller.scheduling.policy_base.heap import LazyHeap
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry, QueuePolicy
 
 PRIORITY_LIMIT = 100
 PRIORITY_STEP_S = 1.0
@@ -22,33 +22,29 @@ def priority_offset_s(entry: QueueEntry) -> float:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class KeyedPolicy(ABC):
+class KeyedPolicy(QueuePolicy):
     """One heap, lowest `key` first, ties by arrival. The key must not depend on the time: it is computed on push and rekey only."""
 
     def __init__(self, parameters: Mapping[str, float]) -> None:
-        self.parameters: Mapping[str, float] = dict(parameters)
+        super().__init__(parameters)
         self._heap: LazyHeap[QueueEntry] = LazyHeap()
 
     @abstractmethod
     def key(self, entry: QueueEntry) -> float:
         """The key of an entry: the lowest goes first."""
 
-    def push(self, entry: QueueEntry, now_s: float) -> None:  # noqa: ARG002  the protocol's argument
-        """Adds a waiting entry."""
+    def push(self, entry: QueueEntry, now_s: float) -> None:  # noqa: ARG002  the contract's argument
+        """Adds a waiting entry; one that was popped gets its former place by its key and arrival."""
         self._heap.push(entry.request.id, self.key(entry), entry.seq, entry)
 
-    def load(self, entries: Iterable[QueueEntry], now_s: float) -> None:  # noqa: ARG002  the protocol's argument
+    def load(self, entries: Iterable[QueueEntry], now_s: float) -> None:  # noqa: ARG002  the contract's argument
         """Adds many entries at once."""
         key = self.key
         self._heap.load((entry.request.id, key(entry), entry.seq, entry) for entry in entries)
 
-    def pop(self, now_s: float) -> QueueEntry | None:  # noqa: ARG002  the protocol's argument
+    def pop(self, now_s: float) -> QueueEntry | None:  # noqa: ARG002  the contract's argument
         """Takes the next entry out, None if empty."""
         return self._heap.pop()
-
-    def undo_pop(self, entry: QueueEntry, now_s: float) -> None:
-        """Returns a popped entry: key and arrival give it its former place."""
-        self.push(entry, now_s)
 
     def discard(self, request_id: str) -> QueueEntry | None:
         """Takes an entry out by id, None if it is not here."""
@@ -57,12 +53,6 @@ class KeyedPolicy(ABC):
     def rekey(self, entry: QueueEntry, now_s: float) -> None:
         """Moves the entry to the place of its new estimates."""
         self.push(entry, now_s)
-
-    def on_overdue(self, entry: QueueEntry, now_s: float) -> None:  # noqa: B027  the keys of other entries do not depend on it
-        """Does nothing: an order by key alone gives no request up."""
-
-    def on_finished(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:  # noqa: B027  most keys need nothing here
-        """Does nothing: an order by key alone keeps no charges."""
 
     def rank(self, request_id: str) -> int | None:
         """How many entries come before it, None if it is not here."""

@@ -6,25 +6,16 @@ import re
 from collections.abc import Iterator, Mapping
 
 from hmas.controller.core.errors import PolicyError
-from hmas.controller.scheduling.policy_base.signals import Signal
+from hmas.controller.scheduling.policy_base.declaration import Signal
+from hmas.controller.scheduling.policy_base.queue_entry import QueuePolicy
 
 NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
 HINT = re.compile(r"[a-z][a-z0-9_]{0,63}")
 WORDS = ("summary", "starvation", "complexity", "source")
-METHODS: Mapping[str, int] = {
-    "push": 2,
-    "load": 2,
-    "pop": 1,
-    "undo_pop": 2,
-    "discard": 1,
-    "rekey": 2,
-    "on_overdue": 2,
-    "on_finished": 3,
-    "rank": 1,
-    "entries": 0,
-    "__len__": 0,
-}
-"""The methods of `QueuePolicy` and the number of arguments of each."""
+ORDER: Mapping[str, int] = {"push": 2, "pop": 1, "discard": 1, "entries": 0, "__len__": 0}
+"""The methods that make an order, which every policy defines, and the number of arguments of each."""
+METHODS: Mapping[str, int] = {**ORDER, "load": 2, "undo_pop": 2, "rekey": 2, "rank": 1, "on_overdue": 2, "on_finished": 3}
+"""These and the methods that have a default."""
 
 
 def check_policy(policy: object) -> None:
@@ -34,8 +25,10 @@ def check_policy(policy: object) -> None:
         PolicyError: The contract is broken; the message names the class and every missing or wrong member, with what is allowed.
     """
     label = f"{getattr(policy, '__module__', '?')}.{getattr(policy, '__qualname__', repr(policy))}"
-    if not isinstance(policy, type):
-        raise PolicyError(f"{label} is no policy: got a {type(policy).__name__}; allowed: a class")
+    # Not by issubclass: compiled abstract classes share one cache of its answers.
+    if not isinstance(policy, type) or QueuePolicy not in policy.__mro__:
+        base = f"{QueuePolicy.__module__}.{QueuePolicy.__qualname__}"
+        raise PolicyError(f"{label} is no policy; allowed: a class that derives from {base}, or from KeyedPolicy or FlowPolicy")
     found = [*_words(policy), *_parameters(policy), *_methods(policy)]
     if not found:
         found = list(_instance(policy))
@@ -52,8 +45,8 @@ def _words(policy: type) -> Iterator[str]:
         if not isinstance(text, str) or not text.strip() or "\n" in text:
             yield f"{member} {_shown(policy, member)}; allowed: a line of text"
     signals = getattr(policy, "signals", None)
-    if not isinstance(signals, tuple) or not signals or not all(isinstance(signal, Signal) for signal in signals):
-        yield f"signals {_shown(policy, 'signals')}; allowed: a tuple of hmas.controller.scheduling.policy_base.signals.Signal, one or more"
+    if not isinstance(signals, tuple) or not all(isinstance(signal, Signal) for signal in signals):
+        yield f"signals {_shown(policy, 'signals')}; allowed: a tuple of {Signal.__module__}.{Signal.__qualname__}"
 
 
 def _parameters(policy: type) -> Iterator[str]:
@@ -79,8 +72,9 @@ def _parameters(policy: type) -> Iterator[str]:
 def _methods(policy: type) -> Iterator[str]:
     for member, arguments in METHODS.items():
         method = getattr(policy, member, None)
-        if not callable(method):
-            yield f"{member} {_shown(policy, member)}; allowed: a method with {arguments} arguments"
+        undefined = member in ORDER and method is getattr(QueuePolicy, member)
+        if undefined or not callable(method):
+            yield f"{member} {'is missing' if undefined else _shown(policy, member)}; allowed: a method with {arguments} arguments"
             continue
         try:
             inspect.signature(method).bind(*[None] * (arguments + 1))

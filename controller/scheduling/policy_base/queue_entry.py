@@ -1,11 +1,14 @@
 """The entry that a queue holds, and the contract of a queueing policy."""
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from types import MappingProxyType
+from typing import ClassVar
 
 from hmas.controller.core.types import Estimates, Request
-from hmas.controller.scheduling.policy_base.signals import Signal
+from hmas.controller.scheduling.policy_base.declaration import Signal, mypyc_attr
 
 
 @dataclass
@@ -51,84 +54,108 @@ class QueueEntry:
         return self.request.arrival_s + (slo.ttft_ms + slo.tpot_ms * self.estimates.output_tokens) / 1000.0
 
 
-class QueuePolicy(Protocol):
+@mypyc_attr(allow_interpreted_subclasses=True)
+class QueuePolicy(ABC):
     """A queueing discipline over waiting entries. Pure: time comes in as `now_s`.
 
-    Every entry is in the policy at most once, by `request.id`. Costs are per call with n entries waiting.
+    Every entry is in the policy at most once, by `request.id`. Costs are per call with n entries waiting. A policy states its name and
+    defines the order: `push`, `pop`, `discard`, `entries` and `__len__`. All else has a default here.
 
-    A policy that puts costly requests behind others also has a property `cost_threshold`: the highest cost in tokens that is served in
-    turn, infinite if all are. Operators see it, and the twin's replays begin with it.
+    Attributes:
+        parameters: The active parameters, defaults filled in.
     """
 
     name: ClassVar[str]
-    summary: ClassVar[str]
+    """The name that configuration, operators and meta use."""
+    summary: ClassVar[str] = "no summary"
     """One line for operators: the purpose of the policy."""
-    default_parameters: ClassVar[Mapping[str, float]]
+    default_parameters: ClassVar[Mapping[str, float]] = MappingProxyType({})
     """Parameters that the policy takes, with their defaults. Names not listed are refused."""
-    parameter_ranges: ClassVar[Mapping[str, tuple[float, float]]]
+    parameter_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({})
     """Lowest and highest value of each parameter."""
-    signals: ClassVar[tuple[Signal, ...]]
+    signals: ClassVar[tuple[Signal, ...]] = ()
     """The signals that the policy orders by, and what replaces an unknown one."""
-    starvation: ClassVar[str]
+    starvation: ClassVar[str] = "not stated"
     """The bound on how long or how often a request may be passed; or "starves: " with which requests starve, and when."""
-    complexity: ClassVar[str]
+    complexity: ClassVar[str] = "not stated"
     """The cost of its calls with n requests in f flows waiting."""
-    source: ClassVar[str]
+    source: ClassVar[str] = "not stated"
     """Its origin: paper and section."""
-    parameters: Mapping[str, float]
-    """The active parameters, defaults filled in."""
 
     def __init__(self, parameters: Mapping[str, float]) -> None:
         """Takes checked and complete parameters: see `hmas.controller.scheduling.policies.registry.make_policy`."""
-        ...
+        self.parameters: Mapping[str, float] = dict(parameters)
 
+    # -- the order --------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
     def push(self, entry: QueueEntry, now_s: float) -> None:
         """Adds a waiting entry."""
-        ...
+
+    @abstractmethod
+    def pop(self, now_s: float) -> QueueEntry | None:
+        """Takes the next entry out, None if there is none to serve."""
+
+    @abstractmethod
+    def discard(self, request_id: str) -> QueueEntry | None:
+        """Takes an entry out by id, None if it is not here."""
+
+    @abstractmethod
+    def entries(self) -> Iterator[QueueEntry]:
+        """All waiting entries, in no particular order."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    # -- what has a default -----------------------------------------------------------------------------------------------
 
     def load(self, entries: Iterable[QueueEntry], now_s: float) -> None:
-        """Adds many entries at once, in linear time; used for a rebuild."""
-        ...
-
-    def pop(self, now_s: float) -> QueueEntry | None:
-        """Takes the next entry out, None if empty."""
-        ...
+        """Adds many entries at once, oldest first, when this policy takes a queue over; to be overridden by what takes linear time."""
+        for entry in entries:
+            self.push(entry, now_s)
 
     def undo_pop(self, entry: QueueEntry, now_s: float) -> None:
         """Returns an entry that was just popped but could not be dispatched to its former place, without a charge."""
-        ...
-
-    def discard(self, request_id: str) -> QueueEntry | None:
-        """Takes an entry out by id, None if it is not here."""
-        ...
+        self.push(entry, now_s)
 
     def rekey(self, entry: QueueEntry, now_s: float) -> None:
         """Moves an entry to the place of its changed estimates."""
-        ...
+        self.discard(entry.request.id)
+        self.push(entry, now_s)
 
-    def on_overdue(self, entry: QueueEntry, now_s: float) -> None:
+    def rank(self, request_id: str) -> int | None:
+        """How many entries would go before it now, None if it is not here. O(n); an estimate, by arrival unless overridden."""
+        mine = next((entry.seq for entry in self.entries() if entry.request.id == request_id), None)
+        return None if mine is None else sum(1 for entry in self.entries() if entry.seq < mine)
+
+    def on_overdue(self, entry: QueueEntry, now_s: float) -> None:  # noqa: B027  most policies need nothing here
         """Notes that a waiting entry has become too late for its TTFT target (`hmas.controller.scheduling.instances.lateness`).
 
         This is called once, while the entry is still here. The policy does not decide what becomes of it: if late requests are put behind
         all others, or dropped, it is discarded next.
         """
-        ...
 
-    def on_finished(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
+    def on_finished(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:  # noqa: B027  most policies need nothing here
         """Notes that a request has ended with `output_tokens` output tokens: the true length, where the charge at `pop` was a prediction.
 
         This goes to the active policy of the request's group, whichever policy handed the request out: a policy that did not hand it out
         has nothing to correct. Policies do not see single tokens of a request, so that simulation and gateway decide on the same
         information.
         """
-        ...
 
-    def rank(self, request_id: str) -> int | None:
-        """How many entries would go before it now, None if it is not here. O(n); an estimate if lanes or tenants interleave."""
-        ...
+    def on_limits(self, entry: QueueEntry, now_s: float) -> None:  # noqa: B027  most policies need nothing here
+        """Notes that the limits of a waiting entry's tenant have changed."""
 
-    def entries(self) -> Iterator[QueueEntry]:
-        """All waiting entries, in no particular order."""
-        ...
+    @property
+    def cost_threshold(self) -> float:
+        """The highest cost in tokens that is served in turn, infinite if all are. Operators see it; the twin's replays begin with it."""
+        return math.inf
 
-    def __len__(self) -> int: ...
+    def pop_limited(self, now_s: float, *, capped: bool = False) -> QueueEntry | None:  # noqa: ARG002  the contract's arguments
+        """Takes an entry that `pop` leaves because its tenant is at its share, None if there is none. Called when `pop` has returned None.
+
+        Args:
+            now_s: The time.
+            capped: Whether an entry may be one of a tenant at its absolute limit: it is to be given up, not served.
+        """
+        return None

@@ -1,7 +1,11 @@
-"""Notes of a policy about the entries it handed out, so that a pop can be undone and a charge corrected."""
+"""What a policy remembers of the entries it handed out, so that a pop can be undone and a charge corrected."""
 
 from collections import OrderedDict
 from typing import Generic, TypeVar
+
+import msgspec
+
+from hmas.controller.scheduling.policy_base.flow import Flow, State
 
 T = TypeVar("T")
 
@@ -31,3 +35,25 @@ class Recall(Generic[T]):
     def take(self, request_id: str) -> T | None:
         """Removes the note of a pop and returns it, None if there is none."""
         return self._notes.pop(request_id, None)
+
+
+class Charge(msgspec.Struct, gc=False):
+    """One pop of a policy that shares service among flows, kept until the request ends so that it can be undone or corrected.
+
+    Thousands are kept, and none can be part of a reference cycle, so the garbage collector need not track them.
+
+    Attributes:
+        flow: The flow of the popped entry.
+        amount: The cost per unit of weight.
+        weight: The weight that the cost was divided by.
+        before, after: The flow's account before and after the pop.
+        clock_before, clock_after: The clock that all flows share, before and after the pop.
+    """
+
+    flow: Flow
+    amount: float
+    weight: float
+    before: State
+    after: State
+    clock_before: float
+    clock_after: float

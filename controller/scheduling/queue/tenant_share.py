@@ -1,12 +1,10 @@
 """Keeps the requests of a tenant at its share from blocking those of other tenants, under any policy."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from hmas.controller.scheduling.admission.quotas import Tenancy
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry, QueuePolicy
-from hmas.controller.scheduling.policy_base.sharded_dict import ShardedDict
-from hmas.controller.scheduling.policy_base.signals import Signal
 
 TENANT_SHARE = "tenant share"
 SHOWN = 8
@@ -23,33 +21,25 @@ class TenantShareLimiter(QueuePolicy):
 
     Within a bounded tenant, a newcomer that ranks better than the entries already in the shared queue comes after them: `SHOWN` at most.
 
-    Limits may change while requests wait: `sort` moves an entry that is still placed by its tenant's former limits; until then it is
-    dispatched, or waits, as before.
-
     Costs: O(log n) a call, and O(bounded tenants that wait) for the first `pop` after a slot was taken or given back.
     """
 
-    name: ClassVar[str] = "gate"
-    summary: ClassVar[str] = "keeps tenants at their share of the windows behind the others; stands in front of any discipline"
-    signals: ClassVar[tuple[Signal, ...]] = ()
-    starvation: ClassVar[str] = (
-        "that of the discipline behind it; a tenant at its share waits for its own requests to end, or for an idle slot"
-    )
-    complexity: ClassVar[str] = "O(log n); O(bounded tenants that wait) for the first pop after a slot was taken or given back"
-    source: ClassVar[str] = "H-MAS's own"
-    default_parameters: ClassVar[Mapping[str, float]] = {}
-    parameter_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {}
+    name: ClassVar[str] = "tenant-share"
 
     def __init__(self, inner: QueuePolicy, tenancy: Tenancy) -> None:
-        """Takes an empty policy; others like it are created as tenants need them."""
-        self.parameters = inner.parameters
+        """Takes any policy; others like it are made as tenants need them. Entries in it are not limited until `on_limits` places them."""
+        super().__init__(inner.parameters)
         self.inner = inner
         self._tenancy = tenancy
         self._aside: dict[str, QueuePolicy] = {}
-        self._aside_of: ShardedDict[str] = ShardedDict()
+        self._aside_of: dict[str, str] = {}
         self._shown: dict[str, dict[str, QueueEntry]] = {}
-        self._shown_of: dict[str, str] = {}
         self._seen = -1
+
+    @property
+    def cost_threshold(self) -> float:
+        """That of the policy."""
+        return self.inner.cost_threshold
 
     def push(self, entry: QueueEntry, now_s: float) -> None:
         """Adds a waiting entry."""
@@ -70,48 +60,41 @@ class TenantShareLimiter(QueuePolicy):
             tenant = entry.request.tenant
             if tenant in self._tenancy.bounded:
                 aside.setdefault(tenant, []).append(entry)
+                self._aside_of[entry.request.id] = tenant
             else:
                 through.append(entry)
         self.inner.load(through, now_s)
         for tenant, held in aside.items():
             self._queue(tenant).load(held, now_s)
-            for entry in held:
-                self._aside_of[entry.request.id] = tenant
         self._seen = -1
 
     def pop(self, now_s: float) -> QueueEntry | None:
         """Takes the next entry that need not let others go first, None if there is none."""
         self._refill(now_s)
         while (entry := self.inner.pop(now_s)) is not None:
-            tenant = self._shown_of.get(entry.request.id)
-            if tenant is None:
+            tenant = entry.request.tenant
+            if entry.request.id not in self._shown.get(tenant, ()):
                 return entry
             if not self._tenancy.closed(tenant):
                 self._hide(entry.request.id, tenant)
                 return entry
             # The entry goes back to its place first, so that a fair policy takes the charge back.
             self.inner.undo_pop(entry, now_s)
-            self._withdraw(tenant, now_s)
+            for request_id, shown in self._shown.pop(tenant).items():
+                self.inner.discard(request_id)
+                self._put_aside(shown, tenant, now_s)
         return None
 
-    def spare(self, now_s: float) -> QueueEntry | None:
+    def pop_limited(self, now_s: float, *, capped: bool = False) -> QueueEntry | None:
         """Takes an entry of a tenant at its share, for slots that no other request needs; None if there is none.
 
-        Of several such tenants the one least over its share goes first. Called when `pop` has returned None.
+        Of several such tenants the one least over its share goes first.
         """
-        able = [tenant for tenant in self._aside if not self._tenancy.capped(tenant)]
-        return self._from(able, now_s)
-
-    def drain(self, now_s: float) -> QueueEntry | None:
-        """Takes any entry that `pop` leaves, regardless of the limits."""
-        return self._from(list(self._aside), now_s)
-
-    def _from(self, tenants: Sequence[str], now_s: float) -> QueueEntry | None:
+        tenants = [tenant for tenant in self._aside if capped or not self._tenancy.capped(tenant)]
         if not tenants:
             return None
-        entry = self._take(min(tenants, key=self._tenancy.fill), now_s)
         # The entry goes through the shared queue, so that a fair policy charges the tenant for it.
-        self.inner.push(entry, now_s)
+        self.inner.push(self._take(min(tenants, key=self._tenancy.fill), now_s), now_s)
         return self.inner.pop(now_s)
 
     def undo_pop(self, entry: QueueEntry, now_s: float) -> None:
@@ -122,22 +105,21 @@ class TenantShareLimiter(QueuePolicy):
 
     def discard(self, request_id: str) -> QueueEntry | None:
         """Takes an entry out by id, None if it is not here."""
-        tenant = self._aside_of.take(request_id)
+        tenant = self._aside_of.pop(request_id, None)
         if tenant is not None:
             entry = self._aside[tenant].discard(request_id)
-            if not len(self._aside[tenant]):
-                del self._aside[tenant]
+            self._forget_empty(tenant)
             return entry
         entry = self.inner.discard(request_id)
-        if entry is not None and request_id in self._shown_of:
+        if entry is not None and request_id in self._shown.get(entry.request.tenant, ()):
             self._hide(request_id, entry.request.tenant)
             self._seen = -1
         return entry
 
-    def sort(self, entry: QueueEntry, now_s: float) -> None:
-        """Moves a waiting entry to where the active limits place it; no effect if it is there."""
+    def on_limits(self, entry: QueueEntry, now_s: float) -> None:
+        """Moves a waiting entry to where its tenant's active limits place it; no effect if it is there."""
         request_id, tenant = entry.request.id, entry.request.tenant
-        shown = request_id in self._shown_of
+        shown = request_id in self._shown.get(tenant, ())
         if (tenant in self._tenancy.bounded) == (shown or request_id in self._aside_of):
             return
         if shown:
@@ -147,13 +129,11 @@ class TenantShareLimiter(QueuePolicy):
 
     def rekey(self, entry: QueueEntry, now_s: float) -> None:
         """Updates the place of an entry after its estimates have changed."""
-        tenant = self._aside_of.get(entry.request.id)
-        (self.inner if tenant is None else self._aside[tenant]).rekey(entry, now_s)
+        self._holder(entry.request.id).rekey(entry, now_s)
 
     def on_overdue(self, entry: QueueEntry, now_s: float) -> None:
         """Passes the note that an entry has become too late to the queue that holds it."""
-        tenant = self._aside_of.get(entry.request.id)
-        (self.inner if tenant is None else self._aside[tenant]).on_overdue(entry, now_s)
+        self._holder(entry.request.id).on_overdue(entry, now_s)
 
     def on_finished(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
         """Passes the end of a request to the inner policy."""
@@ -161,10 +141,8 @@ class TenantShareLimiter(QueuePolicy):
 
     def rank(self, request_id: str) -> int | None:
         """How many would go before it. For an entry aside this is an estimate: the shared queue plus its tenant's entries before it."""
-        tenant = self._aside_of.get(request_id)
-        if tenant is None:
-            return self.inner.rank(request_id)
-        return len(self.inner) + (self._aside[tenant].rank(request_id) or 0)
+        rank = self._holder(request_id).rank(request_id)
+        return len(self.inner) + (rank or 0) if request_id in self._aside_of else rank
 
     def entries(self) -> Iterator[QueueEntry]:
         """All waiting entries, in no particular order."""
@@ -174,6 +152,11 @@ class TenantShareLimiter(QueuePolicy):
 
     def __len__(self) -> int:
         return len(self.inner) + len(self._aside_of)
+
+    def _holder(self, request_id: str) -> QueuePolicy:
+        """The queue of an entry: its tenant's own one if it waits aside, else the shared one."""
+        tenant = self._aside_of.get(request_id)
+        return self.inner if tenant is None else self._aside[tenant]
 
     def _refill(self, now_s: float) -> None:
         """Moves more entries of tenants below their share into the shared queue."""
@@ -186,24 +169,16 @@ class TenantShareLimiter(QueuePolicy):
                 self.inner.push(entry, now_s)
                 self._show(entry, tenant)
 
-    def _withdraw(self, tenant: str, now_s: float) -> None:
-        for request_id, entry in self._shown.pop(tenant, {}).items():
-            del self._shown_of[request_id]
-            self.inner.discard(request_id)
-            self._put_aside(entry, tenant, now_s)
-
     def _put_aside(self, entry: QueueEntry, tenant: str, now_s: float) -> None:
         entry.hold(TENANT_SHARE)
         self._queue(tenant).push(entry, now_s)
         self._aside_of[entry.request.id] = tenant
 
     def _take(self, tenant: str, now_s: float) -> QueueEntry:
-        queue = self._aside[tenant]
-        entry = queue.pop(now_s)
+        entry = self._aside[tenant].pop(now_s)
         assert entry is not None, "a tenant that is listed as waiting aside has an entry"
         del self._aside_of[entry.request.id]
-        if not len(queue):
-            del self._aside[tenant]
+        self._forget_empty(tenant)
         return entry
 
     def _queue(self, tenant: str) -> QueuePolicy:
@@ -212,24 +187,15 @@ class TenantShareLimiter(QueuePolicy):
             queue = self._aside[tenant] = type(self.inner)(self.inner.parameters)
         return queue
 
+    def _forget_empty(self, tenant: str) -> None:
+        if not len(self._aside[tenant]):
+            del self._aside[tenant]
+
     def _show(self, entry: QueueEntry, tenant: str) -> None:
         self._shown.setdefault(tenant, {})[entry.request.id] = entry
-        self._shown_of[entry.request.id] = tenant
 
     def _hide(self, request_id: str, tenant: str) -> None:
-        del self._shown_of[request_id]
         shown = self._shown[tenant]
         del shown[request_id]
         if not shown:
             del self._shown[tenant]
-
-
-def gated(policy: QueuePolicy, tenancy: Tenancy | None) -> QueuePolicy:
-    """The policy behind a tenant share limiter if any tenant's slots are limited, else the policy itself."""
-    return TenantShareLimiter(policy, tenancy) if tenancy is not None and tenancy.bounded else policy
-
-
-def pop_any(policy: QueuePolicy, now_s: float) -> QueueEntry | None:
-    """Takes the next entry of any tenant out, to be given up rather than served; None if empty."""
-    entry = policy.pop(now_s)
-    return policy.drain(now_s) if entry is None and isinstance(policy, TenantShareLimiter) else entry

@@ -2,21 +2,18 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from heapq import merge
-from itertools import islice
+from operator import attrgetter
 
 from hmas.controller.core.types import Estimates
 from hmas.controller.scheduling.admission.quotas import Tenancy
 from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.lateness import first_look_s, needed_ms
-from hmas.controller.scheduling.policy_base.lazy_heap import LazyHeap
+from hmas.controller.scheduling.policy_base.heap import LazyHeap
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.policy_base.service_split import FOLLOWS_TRAFFIC, SLOW_QUANTILE, ServiceSplit
-from hmas.controller.scheduling.policy_base.sharded_dict import ShardedDict
 from hmas.controller.scheduling.queue.backlog import Backlog
 from hmas.controller.scheduling.queue.model_queue import ModelQueue, QueuedRequest
-from hmas.controller.scheduling.queue.policy_switch import AT_ONCE, PolicySwitcher
-from hmas.controller.scheduling.queue.tenant_share import pop_any
+from hmas.controller.scheduling.queue.model_queues import ModelQueues
 
 SWEEP = 128
 """Most requests of either kind that one sweep moves: in a burst, all requests have the same arrival and target."""
@@ -25,9 +22,8 @@ SWEEP = 128
 class WaitQueue:
     """The whole queue. Sweeps cost O(log n) per request that changes its place, nothing for the others.
 
-    No call touches all waiting requests if there are more than `AT_ONCE`: such work is started, and `settle` continues it. This applies to
-    changes of the queues as a whole (see `PolicySwitcher`), to new weights, to a new split between short and long, and to a burst of
-    requests that expire together.
+    A change of policy, weights, limits or models touches all requests at once, in linear time. A burst of requests that become overdue or
+    expire together is moved a bounded number at a time.
 
     Attributes:
         queues: The structures that hold all requests but those past their deadline.
@@ -35,6 +31,7 @@ class WaitQueue:
         tokens: Prompt tokens of all waiting requests. `overdue`, `long`: how many are overdue, and on the slow side of the split.
         tasks: How many requests wait of each task type seen so far.
         weights: Tenants' weights; `reweigh` applies them to waiting entries.
+        behind: Whether the last sweep left requests that are overdue or expired in their place.
     """
 
     def __init__(
@@ -45,35 +42,27 @@ class WaitQueue:
         parameters: Mapping[str, float] | None,
         demoting: bool,
         service_share: float,
-        shown: bool = False,
-        overdue_wait_s: float = math.inf,
-        tenancy: Tenancy | None = None,
-        weights: Mapping[str, float] | None = None,
+        shown: bool,
+        overdue_wait_s: float,
+        tenancy: Tenancy,
+        weights: Mapping[str, float],
     ) -> None:
         self._demoting = demoting
         self._service_share = service_share
         self._shown = shown
         self._overdue_wait_s = overdue_wait_s
-        self._waiting: ShardedDict[QueuedRequest] = ShardedDict()
+        self._waiting: dict[str, QueuedRequest] = {}
         self._overdue_at: LazyHeap[QueuedRequest] = LazyHeap()
         self._deadlines: LazyHeap[QueuedRequest] = LazyHeap()
         self._expired: LazyHeap[QueuedRequest] = LazyHeap()
-        self.weights: Mapping[str, float] = {} if weights is None else weights
+        self.weights = weights
         self.backlog = Backlog(makes_way=demoting)
         self.tokens = 0
         self.overdue = 0
         self.long = 0
         self.tasks: dict[str, int] = {}
-        self._behind = False
-        self.queues = PolicySwitcher(
-            instances,
-            policy=policy,
-            parameters=parameters,
-            tenancy=tenancy,
-            count=self._waiting.__len__,
-            on_force=self._in_force,
-            on_look=self._look,
-        )
+        self.behind = False
+        self.queues = ModelQueues(instances, policy=policy, parameters=parameters, tenancy=tenancy)
         self._split = ServiceSplit(*self._split_parameters())
 
     def __len__(self) -> int:
@@ -85,11 +74,11 @@ class WaitQueue:
 
     def ids(self) -> Iterator[str]:
         """Ids of all waiting requests, oldest submission first."""
-        return (waiting.entry.request.id for waiting in self._in_order())
+        return (entry.request.id for entry in self.entries())
 
     def entries(self) -> Iterator[QueueEntry]:
         """All waiting entries, oldest submission first."""
-        return (waiting.entry for waiting in self._in_order())
+        return (waiting.entry for waiting in sorted(self._waiting.values(), key=attrgetter("entry.seq")))
 
     @property
     def groups(self) -> list[ModelQueue]:
@@ -102,7 +91,7 @@ class WaitQueue:
 
     def oldest_s(self) -> float | None:
         """Arrival of the oldest request, None if none waits."""
-        return min((group.first.entry.request.arrival_s for group in self.queues.all() if group.first is not None), default=None)
+        return min((group.first.entry.request.arrival_s for group in self.queues.groups if group.first is not None), default=None)
 
     # -- one request ------------------------------------------------------------------------------------------------------
 
@@ -117,8 +106,10 @@ class WaitQueue:
         self.tokens += entry.request.prompt_tokens
         self._count_task(entry.estimates, 1)
         self.backlog.put(entry, group.work, overdue=False)
-        group.join(waiting, front=returned)
-        group.put(waiting, now_s)
+        group.members[request_id] = waiting
+        if returned:
+            group.members.move_to_end(request_id, last=False)
+        group.policy.push(entry, now_s)
         self._watch(waiting)
         self._watch_deadline(waiting, overdue=False)
         self._split.learn(entry.estimates.total_ms)
@@ -144,26 +135,24 @@ class WaitQueue:
             self._watch(waiting)
         self.backlog.put(entry, waiting.group.work, overdue=waiting.overdue)
         if waiting.place == "ready":
-            waiting.group.rekey(waiting, now_s)
+            waiting.group.policy.rekey(entry, now_s)
         elif not waiting.overdue:
             waiting.group.take(waiting)
             waiting.place = "ready"
-            waiting.group.put(waiting, now_s)
+            waiting.group.policy.push(entry, now_s)
             self._watch_deadline(waiting, overdue=False)
         return True
 
     def remove(self, request_id: str, *, popped: bool = False) -> QueueEntry | None:
         """Removes a request, None if it does not wait. `popped`: its policy has handed it out already."""
-        waiting = self._waiting.take(request_id)
+        waiting = self._waiting.pop(request_id, None)
         if waiting is None:
             return None
-        if popped:
-            waiting.group.popped(waiting)
-        elif waiting.place == "expired":
+        if waiting.place == "expired":
             self._expired.discard(request_id)
-        else:
+        elif not popped:
             waiting.group.take(waiting)
-        waiting.group.leave(waiting)
+        del waiting.group.members[request_id]
         self.backlog.discard(request_id)
         self._overdue_at.discard(request_id)
         self._deadlines.discard(request_id)
@@ -175,8 +164,8 @@ class WaitQueue:
 
     # -- time -------------------------------------------------------------------------------------------------------------
 
-    def sweep(self, now_s: float) -> bool:
-        """Moves requests that have become overdue or reached their deadline, at most `SWEEP` of either kind; True while some are left.
+    def sweep(self, now_s: float) -> None:
+        """Moves requests that have become overdue or reached their deadline, at most `SWEEP` of either kind.
 
         A deadline has passed once it is reached, a TTFT target only after it.
         """
@@ -195,7 +184,7 @@ class WaitQueue:
             self.overdue += 1
             self.backlog.put(waiting.entry, waiting.group.work, overdue=True)
             if waiting.place == "ready":
-                waiting.group.on_overdue(waiting, now_s)
+                waiting.group.policy.on_overdue(waiting.entry, now_s)
             if self._demoting:
                 waiting.group.take(waiting)
                 waiting.place = "late"
@@ -213,8 +202,7 @@ class WaitQueue:
             self.backlog.discard(request_id)
             waiting.place = "expired"
             self._expired.push(request_id, float(waiting.entry.seq), waiting.entry.seq, waiting)
-        self._behind = _due(overdue, now_s, reached=False) or _due(deadlines, now_s, reached=True)
-        return self._behind
+        self.behind = _due(overdue, now_s, reached=False) or _due(deadlines, now_s, reached=True)
 
     def take_expired(self, limit: int) -> list[QueueEntry]:
         """Takes out requests past their deadline, at most `limit`, in the order of arrival."""
@@ -230,8 +218,8 @@ class WaitQueue:
     def take_late(self, limit: int, now_s: float) -> list[QueueEntry]:
         """Takes out demoted requests, at most `limit`, in the order of arrival."""
         taken: list[QueueEntry] = []
-        for group in self.queues.all():
-            while len(taken) < limit and (entry := pop_any(group.late, now_s)) is not None:
+        for group in self.queues.groups:
+            while len(taken) < limit and (entry := group.late.pop(now_s) or group.late.pop_limited(now_s, capped=True)) is not None:
                 group.given_up.ended(dropped=True)
                 self.remove(entry.request.id, popped=True)
                 taken.append(entry)
@@ -240,62 +228,41 @@ class WaitQueue:
 
     # -- changes ----------------------------------------------------------------------------------------------------------
 
-    def reweigh(self, now_s: float) -> None:
+    def set_policy(self, name: str, parameters: Mapping[str, float] | None, now_s: float) -> bool:
+        """See `ModelQueues.set_policy`; adopts the split between short and long of the new policy."""
+        changed = self.queues.set_policy(name, parameters, now_s)
+        if changed and self._split_parameters() != self._split.parameters:
+            self._split = ServiceSplit(*self._split_parameters())
+            self._split.learn_all([entry.estimates.total_ms for entry in self.entries()])
+            for waiting in self._waiting.values():
+                self._count_long(waiting)
+        return changed
+
+    def reweigh(self) -> None:
         """Gives every waiting entry its tenant's current weight."""
-        self.queues.look_at_each(now_s)
+        for waiting in self._waiting.values():
+            waiting.entry.weight = self.weights.get(waiting.entry.request.tenant, waiting.entry.weight)
 
-    def sort_tenants(self, now_s: float) -> None:
-        """See `PolicySwitcher.sort_tenants`."""
-        self.queues.sort_tenants(now_s)
-
-    def settle(self, limit: int, now_s: float) -> bool:
-        """Continues the work in progress, over at most `limit` requests; True while some is left."
-
-        Raises:
-            SchedulingError: See `PolicySwitcher.settle`.
-        """
-        behind = self._behind and self.sweep(now_s)
-        return self.queues.settle(limit, now_s) or behind
-
-    @property
-    def settled(self) -> bool:
-        """Whether `settle` has nothing left to do."""
-        return not self._behind and self.queues.settled
+    def regroup(self, now_s: float) -> None:
+        """See `ModelQueues.regroup`; the work of requests that change their group goes with them."""
+        for waiting in self.queues.regroup(now_s):
+            self.backlog.move(waiting.entry.request.id, waiting.group.work)
 
     def held(self) -> int:
         """How many requests the structures hold in total; equal to `len` unless a request was lost or counted twice."""
-        return sum(group.held for group in self.queues.all()) + len(self._expired)
+        return sum(group.held for group in self.queues.groups) + len(self._expired)
 
     # -- inside -----------------------------------------------------------------------------------------------------------
-
-    def _in_order(self) -> Iterator[QueuedRequest]:
-        """All waiting requests, merged from the registers of the groups: oldest submission first, returned ones in front."""
-        return merge(*self.queues.all(), key=lambda waiting: waiting.entry.seq)
-
-    def _in_force(self) -> bool:
-        """Adopts the split between short and long of a newly active policy; True if it differs from the former one."""
-        changed = self._split_parameters() != self._split.parameters
-        if changed:
-            self._split = ServiceSplit(*self._split_parameters())
-            back = merge(*(group.backwards() for group in self.queues.all()), key=lambda waiting: -waiting.entry.seq)
-            newest = [waiting.entry.estimates.total_ms for waiting in islice(back, AT_ONCE)]
-            self._split.learn_all(newest[::-1])
-        return changed
-
-    def _look(self, waiting: QueuedRequest) -> None:
-        self.backlog.move(waiting.entry.request.id, waiting.group.work)
-        waiting.entry.weight = self.weights.get(waiting.entry.request.tenant, waiting.entry.weight)
-        self._count_long(waiting)
 
     def _latest_start_s(self, waiting: QueuedRequest) -> float:
         """When the request must be dispatched to meet its TTFT target, by the current measurements of the instances."""
         entry = waiting.entry
-        shown_ms = waiting.group.first_token_ms(entry) if self._shown else None
+        shown_ms = waiting.group.instances.first_token_ms(entry) if self._shown else None
         return entry.ttft_deadline_s - needed_ms(self._least_ms(waiting), shown_ms, entry.estimates.slo.ttft_ms) / 1000.0
 
     def _least_ms(self, waiting: QueuedRequest) -> float:
         """The least time to its first token: a share of the prediction or of the measured prefill time, whichever is shorter."""
-        return self._service_share * min(waiting.group.prefill_ms(waiting.entry), waiting.entry.estimates.ttft_ms)
+        return self._service_share * min(waiting.group.instances.prefill_ms(waiting.entry), waiting.entry.estimates.ttft_ms)
 
     def _watch(self, waiting: QueuedRequest) -> None:
         """Schedules a check for the earliest time at which the request may become overdue."""

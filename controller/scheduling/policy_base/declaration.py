@@ -1,6 +1,19 @@
-"""The signals that policies order by: for each, how fresh it is and what replaces it if it is missing."""
+"""What the class of a policy declares: the signals that it orders by, and that a user's own class may derive from it."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+
+T = TypeVar("T")
+
+if TYPE_CHECKING:
+    from mypy_extensions import mypyc_attr as mypyc_attr  # noqa: PLC0414  policies import it from here
+else:
+
+    def mypyc_attr(**_: Any) -> Callable[[T], T]:
+        """Permits interpreted subclasses of a compiled class. It concerns the compiler alone, so its package is no dependency."""
+        return lambda decorated: decorated
 
 
 class Signal(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ collect, too few to slow down the requests in flight when they are dispatched to
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from hmas.controller.scheduling.admission.quotas import Tenancy
 from hmas.controller.scheduling.instances.instance import Instance
@@ -48,7 +49,7 @@ class IdleHolds:
         for group in groups:
             if group.first is None or group.blocked == "":
                 continue
-            roomy = [instance for instance in group.instances if _may_take(instance)]
+            roomy = [instance for instance in group.instances.all if _may_take(instance)]
             if not roomy:
                 continue
             began_s = since_s[id(group)] = self._since_s.get(id(group), now_s)
@@ -80,10 +81,7 @@ def _most_s(group: ModelQueue) -> float:
 
 
 def _oldest(group: ModelQueue, instance: Instance, tenancy: Tenancy, now_s: float) -> QueuedRequest | None:
-    waiting = group.first
-    for _ in range(_LOOK_AHEAD):
-        if waiting is None:
-            return None
+    for waiting in islice(group.members.values(), _LOOK_AHEAD):
         request = waiting.entry.request
         limited = request.tenant in tenancy.bounded and tenancy.closed(request.tenant)
         if (
@@ -94,5 +92,4 @@ def _oldest(group: ModelQueue, instance: Instance, tenancy: Tenancy, now_s: floa
             and has_cache_for(instance, request)
         ):
             return waiting
-        waiting = waiting.after
     return None

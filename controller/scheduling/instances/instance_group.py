@@ -1,0 +1,64 @@
+"""The instances that serve the same requests: which have a free slot, and how soon the best of them gives a first token."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+
+if TYPE_CHECKING:
+    from hmas.controller.scheduling.instances.instance import Instance
+
+_FEW = 8
+
+
+class InstanceGroup:
+    """Some instances, in the order of the configuration. They report when they open or close, so that not all are asked: O(log n) each.
+
+    Attributes:
+        all: The instances.
+        open: Those with a free slot. Callers may read this list, but not keep it.
+    """
+
+    __slots__ = ("_asked", "_fastest", "_numbers", "_places", "all", "open")
+
+    def __init__(self, instances: Sequence["Instance"]) -> None:
+        self.all = tuple(instances)
+        self._places = {instance.name: place for place, instance in enumerate(self.all)}
+        self.open = [instance for instance in self.all if instance.open]
+        self._numbers = [self._places[instance.name] for instance in self.open]
+        self._fastest: Instance | None = None
+        self._asked = 0
+
+    def turned(self, instance: "Instance", *, is_open: bool) -> None:
+        """Records that an instance has opened or closed."""
+        number = self._places[instance.name]
+        place = bisect_left(self._numbers, number)
+        known = place < len(self._numbers) and self._numbers[place] == number
+        if is_open and not known:
+            self._numbers.insert(place, number)
+            self.open.insert(place, instance)
+        elif known and not is_open:
+            del self._numbers[place], self.open[place]
+
+    def fastest(self, entry: QueueEntry) -> Sequence["Instance"]:
+        """All instances if they are few; if they are many, the one with the fastest prefill of such a prompt.
+
+        Of many, the fastest is determined again only after as many calls as there are instances, so that a call costs O(1).
+        """
+        if len(self.all) <= _FEW:
+            return self.all
+        self._asked -= 1
+        if self._fastest is None or self._asked <= 0:
+            self._asked = len(self.all)
+            self._fastest = min(self.all, key=lambda instance: instance.prefill_ms(entry))
+        return (self._fastest,)
+
+    def prefill_ms(self, entry: QueueEntry) -> float:
+        """The shortest measured prefill time of such a prompt on any of them; the prediction if none has measured any."""
+        return min((instance.prefill_ms(entry) for instance in self.fastest(entry)), default=entry.estimates.ttft_ms)
+
+    def first_token_ms(self, entry: QueueEntry) -> float | None:
+        """Time within which such a request's first token usually comes on the best of them, None if none has measured it."""
+        shown = [took_ms for instance in self.fastest(entry) if (took_ms := instance.first_token_ms(entry)) is not None]
+        return min(shown, default=None)

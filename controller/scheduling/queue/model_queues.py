@@ -1,0 +1,143 @@
+"""The queues of all models under one policy, and the changes that concern all of them."""
+
+import math
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+
+from hmas.controller.scheduling.admission.quotas import Tenancy
+from hmas.controller.scheduling.instances.instance import Instance
+from hmas.controller.scheduling.instances.instance_group import InstanceGroup
+from hmas.controller.scheduling.policies.registry import BYPASS_POLICY, check_parameters, make_policy
+from hmas.controller.scheduling.queue.model_queue import ModelQueue, QueuedRequest
+
+
+class ModelQueues:
+    """The groups of a wait queue: one for each set of instances that serve the same models. Changes are made at once, in linear time.
+
+    Attributes:
+        policy_name, parameters: The active policy.
+        groups: All groups.
+    """
+
+    def __init__(self, instances: Sequence[Instance], *, policy: str, parameters: Mapping[str, float] | None, tenancy: Tenancy) -> None:
+        """Starts with the groups that the instances' models require.
+
+        Args:
+            instances: All instances, in the order of the configuration.
+            policy: The policy.
+            parameters: Its parameters.
+            tenancy: The limits of tenants.
+
+        Raises:
+            PolicyError: The policy or a parameter is not allowed.
+        """
+        self._instances = tuple(instances)
+        self._tenancy = tenancy
+        self.policy_name = policy
+        self.parameters: dict[str, float] = check_parameters(policy, parameters)
+        self.groups: list[ModelQueue] = []
+        self._by_model: dict[str, ModelQueue] = {}
+        self._default: ModelQueue
+        self.regroup(0.0)
+
+    def of(self, model: str) -> ModelQueue:
+        """The group that requests for this model belong to."""
+        return self._by_model.get(model, self._default)
+
+    def models(self) -> dict[str, ModelQueue]:
+        """Every model that any instance names, with the group of its requests."""
+        return dict(self._by_model)
+
+    @property
+    def cost_threshold(self) -> float:
+        """The lowest cost above which a group puts requests behind others; 0 if no group does, or the policy has no such threshold."""
+        found = min(group.policy.cost_threshold for group in self.groups)
+        return found if found < math.inf else 0.0
+
+    def set_policy(self, name: str, parameters: Mapping[str, float] | None, now_s: float) -> bool:
+        """Changes the policy of all groups or of none, with all requests in place. False if it is active with these parameters.
+
+        Raises:
+            PolicyError: The policy or a parameter is not allowed; nothing has changed then.
+            SchedulingError: The policy has lost requests; nothing has changed then.
+        """
+        complete = check_parameters(name, parameters)
+        if (name, complete) == (self.policy_name, self.parameters):
+            return False
+        filled = [group.filled(make_policy(name, complete), now_s) for group in self.groups]
+        for group, policy in zip(self.groups, filled, strict=True):
+            group.policy = policy
+        self.policy_name, self.parameters = name, complete
+        return True
+
+    def limit_tenants(self, now_s: float) -> None:
+        """Places waiting requests anew after the slots of a tenant became limited, or unlimited."""
+        for group in self.groups:
+            group.limit_tenants(now_s)
+
+    def regroup(self, now_s: float) -> list[QueuedRequest]:
+        """Forms the groups again after instances have changed the models they serve. Returns the requests that changed their group.
+
+        If all models of a group move to the same instances, the group moves with them as it is. If they separate, or the group meets
+        another one, it is dissolved, and its requests join the groups they belong to.
+        """
+        models = sorted({model for instance in self._instances for model in instance.models or ()})
+        sets = self._servers()
+        default = tuple(i for i in self._instances if i.models is None)
+        aims: dict[ModelQueue, set[tuple[Instance, ...]]] = {self._default: {default}} if self.groups else {}
+        for model in {*models, *self._by_model} if self.groups else ():
+            aims.setdefault(self.of(model), set()).add(sets.get(model, default))
+        made: dict[tuple[Instance, ...], ModelQueue] = {}
+        moved: list[QueuedRequest] = []
+        for group in self.groups:
+            aim = aims.get(group, set())
+            if len(aim) == 1 and (instances := next(iter(aim))) not in made:
+                made[instances] = group
+            else:
+                moved += group.members.values()
+        self._default = made.get(default) or made.setdefault(default, self._new_group(default))
+        self._by_model = {model: made.get(sets[model]) or made.setdefault(sets[model], self._new_group(sets[model])) for model in models}
+        self.groups = list(made.values())
+        for instance in self._instances:
+            instance.groups.clear()
+        for instances, group in made.items():
+            group.instances = InstanceGroup(instances)
+            for instance in instances:
+                instance.groups.append(group.instances)
+        self._join(moved, now_s)
+        return moved
+
+    # -- inside -----------------------------------------------------------------------------------------------------------
+
+    def _join(self, moved: list[QueuedRequest], now_s: float) -> None:
+        """Adds the requests of dissolved groups to the groups they belong to, in their order of submission."""
+        moved.sort(key=attrgetter("entry.seq"))
+        for waiting in moved:
+            group = waiting.group = self.of(waiting.entry.request.model)
+            group.members[waiting.entry.request.id] = waiting
+            if waiting.place != "expired":
+                (group.policy if waiting.place == "ready" else group.late).push(waiting.entry, now_s)
+        for group in {id(waiting.group): waiting.group for waiting in moved}.values():
+            members = sorted(group.members.values(), key=attrgetter("entry.seq"))
+            group.members = OrderedDict((waiting.entry.request.id, waiting) for waiting in members)
+
+    def _servers(self) -> dict[str, tuple[Instance, ...]]:
+        """The instances that serve each model that any instance names, in the order of the configuration."""
+        servers: dict[str, list[Instance]] = {}
+        of_any: list[Instance] = []
+        for instance in self._instances:
+            if instance.models is None:
+                of_any.append(instance)
+                for known in servers.values():
+                    known.append(instance)
+            else:
+                for model in instance.models:
+                    servers.setdefault(model, of_any.copy()).append(instance)
+        return {model: tuple(known) for model, known in servers.items()}
+
+    def _new_group(self, instances: Sequence[Instance]) -> ModelQueue:
+        """An empty group under the active policy."""
+        return ModelQueue(
+            InstanceGroup(instances), make_policy(self.policy_name, self.parameters), make_policy(BYPASS_POLICY, {}), self._tenancy
+        )
