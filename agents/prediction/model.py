@@ -8,7 +8,6 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +18,11 @@ from hmas.agents.prediction.experience import Experience, Labelled
 from hmas.agents.prediction.features import UNKNOWN, Fleet, InstanceState, categories
 from hmas.agents.prediction.residuals import Residual
 from hmas.agents.prediction.scoreboard import Scoreboard
-from hmas.agents.prediction.speed import LoadHistory, Speed, SpeedFit
+from hmas.agents.prediction.speed import Speed, SpeedFit
 from hmas.agents.prediction.totals import total_quantiles
+from hmas.controller.core.cumulative_trace import CumulativeTrace
 from hmas.controller.core.messages import Completion, InstanceView, RequestCost, RequestFeatures, SystemSnapshot
+from hmas.controller.core.recent_ids import RecentIds
 from hmas.controller.core.types import OutcomeKind
 
 REMEMBERED = 20_000
@@ -40,7 +41,6 @@ STALE_S = 15.0
 """Without a snapshot for this long nothing is predicted, because the gateway's own history is then as good."""
 _TREND_S = 2.0
 _PREFILL_WINDOW_S = 5.0
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class _Instance:
     def __init__(self, prior: Speed | None, hardware: str, accepted: Mapping[str, float]) -> None:
         self.view: InstanceView | None = None
         self.queued = 0.0
-        self.load = LoadHistory()
+        self.load = CumulativeTrace()
         self.fit = SpeedFit(prior)
         self.hardware = hardware
         self.tracks = {target: Track(target, DriftWatch(accepted.get(target, 0.0))) for target in TARGETS}
@@ -128,7 +128,7 @@ class _Instance:
 
     def observe(self, view: InstanceView, queued: float, at_s: float) -> None:
         self.view, self.queued = view, queued
-        self.load.add(at_s, view.in_flight)
+        self.load.hold(at_s, view.in_flight)
         prompt_total = view.engine.prompt_tokens_total if view.engine is not None else -1
         self._recent.append((at_s, view.in_flight, prompt_total))
         while self._recent and at_s - self._recent[0][0] > _PREFILL_WINDOW_S:
@@ -170,7 +170,7 @@ class PredictionModel:
         self._seen_s = float("-inf")
         self._answered: OrderedDict[str, _Answer] = OrderedDict()
         self._pairs = 0
-        self._learnt: OrderedDict[str, None] = OrderedDict()
+        self._learnt = RecentIds(REMEMBERED)
         self._drifts: list[Drift] = []
         self.experience = Experience()
         self.unscored: deque[Labelled] = deque(maxlen=512)
@@ -215,9 +215,8 @@ class PredictionModel:
     def learn(self, completion: Completion) -> None:
         """Learns from a completion, once per request: the instance's speed, and the error of the prediction for it."""
         instance = self._instances.get(completion.instance)
-        if completion.outcome is not OutcomeKind.COMPLETED or instance is None or completion.request_id in self._learnt:
+        if completion.outcome is not OutcomeKind.COMPLETED or instance is None or not self._learnt.add(completion.request_id):
             return
-        _remember(self._learnt, completion.request_id, None)
         first_s = completion.arrival_s + completion.ttft_ms / 1000.0
         end_s = completion.arrival_s + completion.total_ms / 1000.0
         load = instance.load.mean(first_s, end_s)
@@ -373,9 +372,3 @@ def _cost(features: RequestFeatures, now_s: float, *, named: Sequence[str], midd
         tpot_p90_ms=dict(zip(named, tail[:, 1].tolist(), strict=True)),
         total_ms=dict(zip(named, map(tuple, total.tolist()), strict=True)),
     )
-
-
-def _remember(memory: OrderedDict[str, _T], key: str, value: _T) -> None:
-    memory[key] = value
-    if len(memory) > REMEMBERED:
-        memory.popitem(last=False)

@@ -5,9 +5,6 @@ An engine step with n decoding sequences takes about base + per_seq * n; a promp
 exponential forgetting, and shrunk towards ratios that engines have in common, so that a few completions already give usable figures.
 """
 
-from bisect import bisect_right
-from collections import deque
-
 import msgspec
 
 from hmas.controller.core.messages import Completion
@@ -16,8 +13,6 @@ MEMORY = 300.0
 """Completions after which an old one counts 1/e."""
 PRIOR_WEIGHT = 3.0
 """Completions that the prior counts for."""
-HISTORY = 8192
-"""Load readings kept: at ten snapshots a second about a quarter of an hour."""
 _PER_SEQ_RATIO = 0.02
 _PROMPT_RATIO = 0.006
 _MAX_TOKENS_WEIGHT = 64.0
@@ -43,37 +38,6 @@ class Speed(msgspec.Struct, frozen=True):
     def step_ms(self, sequences: float) -> float:
         """Returns the time of a decode step of a batch."""
         return self.base_ms + self.per_seq_ms * sequences
-
-
-class LoadHistory:
-    """In-flight requests over time, stored as an integral, for the mean over any span."""
-
-    def __init__(self) -> None:
-        self._times_s: deque[float] = deque(maxlen=HISTORY)
-        self._integral: deque[float] = deque(maxlen=HISTORY)
-        self._level = 0.0
-
-    def add(self, at_s: float, in_flight: int) -> None:
-        """Records that the load is `in_flight` from `at_s` on. Readings out of order are ignored."""
-        if self._times_s and at_s <= self._times_s[-1]:
-            return
-        last = self._integral[-1] + self._level * (at_s - self._times_s[-1]) if self._times_s else 0.0
-        self._times_s.append(at_s)
-        self._integral.append(last)
-        self._level = float(in_flight)
-
-    def mean(self, start_s: float, end_s: float) -> float | None:
-        """Returns the mean load of a span; None if it is empty or begins before the history."""
-        if not self._times_s or end_s <= start_s or start_s < self._times_s[0]:
-            return None
-        return (self._at(end_s) - self._at(start_s)) / (end_s - start_s)
-
-    def _at(self, at_s: float) -> float:
-        index = bisect_right(self._times_s, at_s) - 1
-        last = index == len(self._times_s) - 1
-        next_s = at_s if last else self._times_s[index + 1]
-        slope = self._level if last else (self._integral[index + 1] - self._integral[index]) / (next_s - self._times_s[index])
-        return self._integral[index] + slope * (at_s - self._times_s[index])
 
 
 class SpeedFit:

@@ -9,7 +9,7 @@ from hmas.controller.core.types import OutcomeKind, Request
 from hmas.controller.scheduling.results import Dispatch, Ended, Refusal
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.simulation.arrivals import Arrival, ArrivalFeed
-from hmas.controller.simulation.result import EngineTotals, RequestRecord, SimulationResult, record_of, record_of_live, record_of_refused
+from hmas.controller.simulation.result import EngineTotals, RequestRecord, SimulationResult, record_of, record_of_unserved
 from hmas.engines.base import SNAPSHOT_EVERY_S
 from hmas.engines.errors import EngineError
 from hmas.engines.sim.model import EngineModel, SimRequest
@@ -237,7 +237,7 @@ class _Kernel:
         request = arrival.request
         outcome = self._scheduler.submit(request, arrival.estimate(request, now_s), now_s, arrival.weight)
         if isinstance(outcome, Refusal):
-            self._records.append(record_of_refused(request, outcome))
+            self._records.append(record_of_unserved(request, outcome))
             return
         self._stirred = True
         if len(arrival.tool_s) != len(arrival.pauses):
@@ -349,7 +349,7 @@ class _Kernel:
     def _result(self) -> SimulationResult:
         self._scheduler.check_conservation()
         for live in self._live.values():
-            self._records[live.number] = record_of_live(live.arrival.request)
+            self._records[live.number] = record_of_unserved(live.arrival.request)
         totals: dict[str, EngineTotals] = {}
         for name, engine in self._engines.items():
             engine.model.sync(self._now_s)

@@ -11,7 +11,7 @@ from twin_kit import FCFS, asked, completion, engine, looked, plant, served_flee
 from hmas.agents.meta.candidate import Candidate
 from hmas.agents.meta.twin.fleet import FleetModel
 from hmas.agents.meta.twin.past_requests import Traffic
-from hmas.agents.meta.twin.plant import Step, StepFit, WorkLog, least_squares
+from hmas.agents.meta.twin.plant import Step, StepFit, least_squares
 from hmas.agents.meta.twin.replay import replay
 from hmas.controller.core.messages import OPEN_WINDOW, ControlAction
 from hmas.controller.core.types import Controls
@@ -43,19 +43,6 @@ def test_steps_are_told_apart_from_the_prefills_that_ran_beside(truth):
         one, true = (step.base_ms + step.seq_ms * n + step.prompt_ms * prompt_tokens for step in (found, truth))
         assert one == pytest.approx(true, rel=0.08), (n, prompt_tokens)
     assert np.mean(naive) > 1.3 * truth.base_ms, "else this test would not tell the two apart"
-
-
-def test_counters_are_read_between_readings_and_over_restarts():
-    log = WorkLog()
-    log.add(0.0, 100, 10)
-    log.add(1.0, 200, 30)
-    log.add(0.5, 999, 999)
-    log.add(2.0, 50, 5)
-    assert log.between(0.0, 1.0) == pytest.approx((100.0, 20.0))
-    assert log.between(0.25, 0.75) == pytest.approx((50.0, 10.0))
-    assert log.between(1.0, 2.0) == pytest.approx((50.0, 5.0)), "a counter that fell belongs to a new process"
-    assert log.between(-1.0, 1.0) is None
-    assert log.between(1.0, 3.0) is None
 
 
 def test_without_any_completion_a_profile_speaks_or_nobody():

@@ -13,7 +13,7 @@ from hmas.agents.prediction import model as model_module
 from hmas.agents.prediction.features import FEATURES, Fleet, InstanceState, analytic, categories, expected_in_flight
 from hmas.agents.prediction.model import NAMED, REMEMBERED_PAIRS, STALE_S, PredictionModel
 from hmas.agents.prediction.residuals import Residual
-from hmas.agents.prediction.speed import HISTORY, LoadHistory, Speed, SpeedFit
+from hmas.agents.prediction.speed import Speed, SpeedFit
 from hmas.agents.prediction.totals import total_quantiles
 from hmas.controller.core.types import OutcomeKind
 from hmas.engines.base import EngineSnapshot
@@ -62,43 +62,6 @@ def test_figures_stay_positive_and_finite(seen):
     assert 0 < speed.base_ms < 1e7
     assert 0 <= speed.per_seq_ms < 1e7
     assert 0 < speed.per_prompt_token_ms < 1e7
-
-
-def test_mean_load_of_a_span():
-    history = LoadHistory()
-    assert history.mean(0.0, 1.0) is None
-    for at_s, level in [(10.0, 2), (11.0, 6), (12.0, 0)]:
-        history.add(at_s, level)
-    history.add(11.5, 99)
-    assert history.mean(10.0, 12.0) == pytest.approx(4.0)
-    assert history.mean(10.5, 11.5) == pytest.approx(4.0)
-    assert history.mean(11.0, 14.0) == pytest.approx(2.0)
-    assert history.mean(9.0, 11.0) is None
-    assert history.mean(11.0, 11.0) is None
-
-
-@given(st.lists(st.tuples(st.floats(0.01, 5), st.integers(0, 50)), min_size=1, max_size=30), st.floats(0, 1), st.floats(0.01, 3))
-def test_mean_load_lies_between_the_levels(steps, where, span_s):
-    history = LoadHistory()
-    at_s = 0.0
-    times = []
-    for gap_s, level in steps:
-        at_s += gap_s
-        times.append(at_s)
-        history.add(at_s, level)
-    start_s = times[0] + where * (times[-1] - times[0])
-    mean = history.mean(start_s, start_s + span_s)
-    levels = [level for _, level in steps]
-    assert mean is not None
-    assert min(levels) - 1e-6 <= mean <= max(levels) + 1e-6
-
-
-def test_the_load_history_is_bounded():
-    history = LoadHistory()
-    for number in range(HISTORY + 100):
-        history.add(float(number), 1)
-    assert history.mean(0.0, 5.0) is None
-    assert history.mean(HISTORY, HISTORY + 50.0) == pytest.approx(1.0)
 
 
 def test_residuals_follow_a_lasting_error_and_shrug_off_single_ones():

@@ -10,7 +10,6 @@ squares of relative errors fits the three coefficients to completions, with expo
 have in common (or a profile's). Times per token alone would not do: they include other requests' prefills, which a replay adds again.
 """
 
-from bisect import bisect_right
 from collections import deque
 from itertools import combinations
 
@@ -18,13 +17,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from hmas.controller.core.cumulative_trace import CumulativeTrace
 from hmas.controller.core.messages import Completion
 from hmas.controller.core.types import OutcomeKind
 
 MEMORY = 300.0
 """Completions after which an old one counts 1/e."""
-READINGS = 4_096
-"""Counter readings that are kept: at ten a second, about seven minutes."""
 TOKENS_MIN = 8
 """Answers with fewer output tokens are too short to time."""
 TOKENS_FULL = 64
@@ -56,41 +54,6 @@ COMMON = Step(base_ms=1.0, seq_ms=0.02, prompt_ms=0.006)
 """Ratios that engines have in common."""
 
 
-class WorkLog:
-    """Tokens that an instance computed, from its own counters, for any recent span."""
-
-    def __init__(self) -> None:
-        self._times_s: deque[float] = deque(maxlen=READINGS)
-        self._tokens: deque[tuple[float, float]] = deque(maxlen=READINGS)
-        self._counters = (0, 0)
-
-    def add(self, at_s: float, prompt_total: int, generation_total: int) -> None:
-        """Adds a counter reading. Readings out of order are ignored; a counter that fell belongs to a new process."""
-        if (self._times_s and at_s <= self._times_s[-1]) or prompt_total < 0 or generation_total < 0:
-            return
-        before = self._counters if self._times_s else (prompt_total, generation_total)
-        if prompt_total < before[0] or generation_total < before[1]:
-            before = (0, 0)
-        last = self._tokens[-1] if self._tokens else (0.0, 0.0)
-        self._counters = (prompt_total, generation_total)
-        self._times_s.append(at_s)
-        self._tokens.append((last[0] + prompt_total - before[0], last[1] + generation_total - before[1]))
-
-    def between(self, start_s: float, end_s: float) -> tuple[float, float] | None:
-        """Returns prompt and generated tokens of a span, interpolated between readings; None if readings do not cover it."""
-        if len(self._times_s) < 2 or not self._times_s[0] <= start_s < end_s <= self._times_s[-1]:
-            return None
-        (prompt, generated), (prompt_before, generated_before) = self._at(end_s), self._at(start_s)
-        return prompt - prompt_before, generated - generated_before
-
-    def _at(self, at_s: float) -> tuple[float, float]:
-        right = min(len(self._times_s) - 1, bisect_right(self._times_s, at_s))
-        from_s, to_s = self._times_s[right - 1], self._times_s[right]
-        share = (at_s - from_s) / (to_s - from_s)
-        before, after = self._tokens[right - 1], self._tokens[right]
-        return before[0] + share * (after[0] - before[0]), before[1] + share * (after[1] - before[1])
-
-
 class StepFit:
     """The fit of one instance.
 
@@ -99,7 +62,7 @@ class StepFit:
     """
 
     def __init__(self, prior: Step | None = None) -> None:
-        self.work = WorkLog()
+        self._prompts, self._generated = CumulativeTrace(), CumulativeTrace()
         self._prior = prior
         self._products = np.zeros((4, 4))
         self.samples = 0
@@ -107,7 +70,8 @@ class StepFit:
 
     def observe(self, at_s: float, prompt_total: int, generation_total: int) -> None:
         """Takes a reading of the engine's counters."""
-        self.work.add(at_s, prompt_total, generation_total)
+        self._prompts.count(at_s, prompt_total)
+        self._generated.count(at_s, generation_total)
         for _ in range(len(self._waiting)):
             # Completions arrive a moment before the reading that covers their end.
             self._take(self._waiting.popleft(), at_s)
@@ -122,11 +86,10 @@ class StepFit:
         if end_s > now_s:
             self._waiting.append(ended)
             return
-        done = self.work.between(start_s, end_s)
+        prompt, generated = self._prompts.grown(start_s, end_s), self._generated.grown(start_s, end_s)
         took_ms = 1000.0 * (end_s - start_s)
-        if done is None or took_ms <= 0.0:
+        if prompt is None or generated is None:
             return
-        prompt, generated = done
         if (prompt + generated) / took_ms > TOKENS_PER_MS_MOST:
             # No engine is that fast: the counter is wrong.
             return
