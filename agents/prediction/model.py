@@ -18,11 +18,12 @@ from hmas.agents.prediction.experience import Experience, Labelled
 from hmas.agents.prediction.features import UNKNOWN, Fleet, InstanceState, categories
 from hmas.agents.prediction.residuals import Residual
 from hmas.agents.prediction.scoreboard import Scoreboard
-from hmas.agents.prediction.speed import Speed, SpeedFit
+from hmas.agents.prediction.speed import SpeedFit
 from hmas.agents.prediction.totals import total_quantiles
 from hmas.controller.core.cumulative_trace import CumulativeTrace
 from hmas.controller.core.messages import Completion, InstanceView, RequestCost, RequestFeatures, SystemSnapshot
 from hmas.controller.core.recent_ids import RecentIds
+from hmas.controller.core.step_fit import Step
 from hmas.controller.core.types import OutcomeKind
 
 REMEMBERED = 20_000
@@ -117,7 +118,7 @@ class _Corrections:
 class _Instance:
     """The state of one instance."""
 
-    def __init__(self, prior: Speed | None, hardware: str, accepted: Mapping[str, float]) -> None:
+    def __init__(self, prior: Step | None, hardware: str, accepted: Mapping[str, float]) -> None:
         self.view: InstanceView | None = None
         self.queued = 0.0
         self.load = CumulativeTrace()
@@ -144,7 +145,7 @@ class _Instance:
             first_s, _, first_total = self._recent[0]
             # A total below the earlier one means that the engine restarted: there is no rate until the window has passed the restart.
             if 0 <= first_total <= total and now_s > first_s:
-                prefill_load = (total - first_total) / (now_s - first_s) * speed.per_prompt_token_ms / 1000.0
+                prefill_load = (total - first_total) / (now_s - first_s) * speed.prompt_ms / 1000.0
         return InstanceState(view, speed, self.queued, prefill_load, trend, self.hardware)
 
 
@@ -158,7 +159,7 @@ class PredictionModel:
     """
 
     def __init__(
-        self, regressor: Regressor | None, *, priors: Mapping[str, Speed] | None = None, hardware: Mapping[str, str] | None = None
+        self, regressor: Regressor | None, *, priors: Mapping[str, Step] | None = None, hardware: Mapping[str, str] | None = None
     ) -> None:
         self._regressor = regressor
         self._priors = dict(priors or {})

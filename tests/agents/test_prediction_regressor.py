@@ -19,9 +19,9 @@ from hmas.agents.prediction.model import PredictionModel
 from hmas.agents.prediction.offline import first_training
 from hmas.agents.prediction.offline.generate import WARM_UP, Arrival, Episode, random_episode, samples, table
 from hmas.agents.prediction.regressor import LEVELS, SHIPPED, TARGETS, load_regressor
-from hmas.agents.prediction.speed import Speed
 from hmas.controller.core.errors import ModelError
 from hmas.controller.core.messages import InstanceView
+from hmas.controller.core.step_fit import Step
 from hmas.engines.base import EngineSnapshot
 from hmas.engines.sim.model import EngineModel
 from hmas.engines.sim.profile import load_profile
@@ -152,7 +152,7 @@ def stated(load: dict) -> InstanceState:
         capacity_n_run=64,
         engine=engine,
     )
-    return InstanceState(view, Speed(12.0, 0.3, 0.05), float(load["queued"]), 0.2, 0.0)
+    return InstanceState(view, Step(12.0, 0.3, 0.05), float(load["queued"]), 0.2, 0.0)
 
 
 def quantiles_ms(regressor, load: dict):
