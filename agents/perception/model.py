@@ -14,6 +14,7 @@ from hmas.agents.perception.tally import Score, Tally, score
 from hmas.controller.core.errors import ModelError
 from hmas.controller.core.lengths import LEVELS, MEDIAN, P90
 from hmas.controller.core.messages import Completion, RequestFeatures, RequestNotice
+from hmas.controller.core.recent_ids import RecentIds
 from hmas.controller.core.slo import slo_for
 from hmas.controller.core.types import OutcomeKind, TaskType
 
@@ -45,7 +46,7 @@ class PerceptionModel:
         self.lengths = LengthModel() if lengths is None else lengths
         self.tally = Tally()
         self._said: OrderedDict[str, Forecast] = OrderedDict()
-        self._learnt: OrderedDict[str, None] = OrderedDict()
+        self._learnt = RecentIds(REMEMBERED)
 
     def figures(self) -> dict[str, float]:
         """Returns `Tally.figures`, and counts of inputs outside the training ranges of the reader and the length model."""
@@ -98,11 +99,8 @@ class PerceptionModel:
         Returns:
             The score of the forecast; None if this model had made none.
         """
-        if completion.outcome is not OutcomeKind.COMPLETED or completion.output_tokens < 1 or completion.request_id in self._learnt:
+        if completion.outcome is not OutcomeKind.COMPLETED or completion.output_tokens < 1 or not self._learnt.add(completion.request_id):
             return None
-        self._learnt[completion.request_id] = None
-        if len(self._learnt) > REMEMBERED:
-            self._learnt.popitem(last=False)
         self.tally.learnt += 1
         said = self._said.pop(completion.request_id, None)
         if said is None:

@@ -22,7 +22,6 @@ from hmas.agents.prediction.model import PredictionModel
 from hmas.agents.prediction.prior import prior_of
 from hmas.agents.prediction.refitting import Refitted, Shadow, due, refit_into
 from hmas.agents.prediction.regressor import KIND, SHIPPED, CatBoostRegressor, load_regressor
-from hmas.agents.prediction.speed import Speed
 from hmas.agents.runtime.work import Deferred, Pace
 from hmas.controller.bus.base import Bus
 from hmas.controller.config.derived import models_dir
@@ -39,6 +38,7 @@ from hmas.controller.core.messages import (
     Severity,
     SystemSnapshot,
 )
+from hmas.controller.core.step_fit import Step
 from hmas.controller.runtime.process import resident_bytes
 
 log = logging.getLogger(__name__)
@@ -326,7 +326,7 @@ class PredictionAgent:
             )
         return found
 
-    def _priors(self, config: Config) -> tuple[dict[str, Speed], dict[str, str]]:
+    def _priors(self, config: Config) -> tuple[dict[str, Step], dict[str, str]]:
         priors, hardware = {}, {}
         for engine in config.engines:
             if not engine.profile:

@@ -1,8 +1,8 @@
 """Corrects and calibrates predictions with outcomes, scores them, and detects when a model's error has grown. Pure and bounded.
 
-`Residual` moves the median of one instance and target. `Band` shifts its outer quantiles until the stated shares lie beyond them (adaptive
-conformal inference: Gibbs and Candès, "Adaptive Conformal Inference Under Distribution Shift", NeurIPS 2021). `DriftWatch` compares the
-live error with the error that the model had when it was accepted. `Scoreboard` holds the figures over all instances.
+`Residual` moves the median of one instance and target. `Band` shifts its outer quantiles until the stated shares lie beyond them
+(`quantiles.tracked`). `DriftWatch` compares the live error with the error that the model had when it was accepted. `Scoreboard` holds the
+figures over all instances.
 """
 
 import math
@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal
+
+from hmas.controller.core.quantiles import tracked
 
 RATE = 0.01
 """Weight of a new error once there are many: a factor follows a lasting change within a few hundred completions."""
@@ -23,7 +25,7 @@ FACTOR_LIMIT = math.log(4.0)
 LOW, HIGH = 0.1, 0.9
 """Levels of the outer quantiles; the middle one is the median."""
 BAND_RATE = 0.02
-"""How far one outcome beyond a quantile moves it, in logarithms."""
+"""Step of the outer quantiles, in logarithms."""
 WIDEST = math.log(8.0)
 """Largest distance of an outer quantile from the median: a factor of eight."""
 ERROR_RATE = 0.02
@@ -84,8 +86,8 @@ class Band:
         self.count += 1
         for level, edge in ((LOW, low), (0.5, 0.0), (HIGH, high)):
             self.at_or_below[level] += error <= edge
-        self.low = _clamped(self.low - BAND_RATE * ((error <= low) - LOW))
-        self.high = _clamped(self.high + BAND_RATE * ((error > high) - (1.0 - HIGH)))
+        self.low = _clamped(tracked(self.low, LOW, BAND_RATE, error <= low))
+        self.high = _clamped(tracked(self.high, HIGH, BAND_RATE, error <= high))
 
     def bounds(self, spread: tuple[float, float]) -> tuple[float, float]:
         """Returns the logarithms of the outer quantiles over the median; each stays on its side of the median."""

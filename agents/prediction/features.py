@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from hmas.agents.prediction.speed import Speed
 from hmas.controller.core.messages import InstanceView, RequestFeatures
+from hmas.controller.core.step_fit import Step
 
 FEATURES = (
     "log_prompt_tokens",
@@ -84,7 +84,7 @@ class InstanceState(msgspec.Struct, frozen=True):
     """
 
     view: InstanceView
-    speed: Speed
+    speed: Step
     queued: float
     prefill_load: float
     trend: float
@@ -231,6 +231,6 @@ def _columns_of(state: InstanceState) -> tuple[float, ...]:
         state.prefill_load,
         state.trend,
         speed.base_ms,
-        speed.per_seq_ms,
-        speed.per_prompt_token_ms,
+        speed.seq_ms,
+        speed.prompt_ms,
     )

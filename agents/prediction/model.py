@@ -8,7 +8,6 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +16,11 @@ from hmas.agents.prediction.asking import TARGETS, Asked, Numbers, Regressor, to
 from hmas.agents.prediction.calibration import Band, DriftWatch, Path, Residual, Scoreboard
 from hmas.agents.prediction.experience import Experience, Labelled
 from hmas.agents.prediction.features import UNKNOWN, Fleet, InstanceState, categories
-from hmas.agents.prediction.speed import LoadHistory, Speed, SpeedFit
+from hmas.agents.prediction.speed import SpeedFit
+from hmas.controller.core.cumulative_trace import CumulativeTrace
 from hmas.controller.core.messages import Completion, InstanceView, RequestCost, RequestFeatures, SystemSnapshot
+from hmas.controller.core.recent_ids import RecentIds
+from hmas.controller.core.step_fit import Step
 from hmas.controller.core.types import OutcomeKind
 
 REMEMBERED = 20_000
@@ -37,7 +39,6 @@ STALE_S = 15.0
 """Without a snapshot for this long nothing is predicted, because the gateway's own history is then as good."""
 _TREND_S = 2.0
 _PREFILL_WINDOW_S = 5.0
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +115,10 @@ class _Corrections:
 class _Instance:
     """The state of one instance."""
 
-    def __init__(self, prior: Speed | None, hardware: str, accepted: Mapping[str, float]) -> None:
+    def __init__(self, prior: Step | None, hardware: str, accepted: Mapping[str, float]) -> None:
         self.view: InstanceView | None = None
         self.queued = 0.0
-        self.load = LoadHistory()
+        self.load = CumulativeTrace()
         self.fit = SpeedFit(prior)
         self.hardware = hardware
         self.tracks = {target: Track(target, DriftWatch(accepted.get(target, 0.0))) for target in TARGETS}
@@ -125,7 +126,7 @@ class _Instance:
 
     def observe(self, view: InstanceView, queued: float, at_s: float) -> None:
         self.view, self.queued = view, queued
-        self.load.add(at_s, view.in_flight)
+        self.load.hold(at_s, view.in_flight)
         prompt_total = view.engine.prompt_tokens_total if view.engine is not None else -1
         self._recent.append((at_s, view.in_flight, prompt_total))
         while self._recent and at_s - self._recent[0][0] > _PREFILL_WINDOW_S:
@@ -141,7 +142,7 @@ class _Instance:
             first_s, _, first_total = self._recent[0]
             # A total below the earlier one means that the engine restarted: there is no rate until the window has passed the restart.
             if 0 <= first_total <= total and now_s > first_s:
-                prefill_load = (total - first_total) / (now_s - first_s) * speed.per_prompt_token_ms / 1000.0
+                prefill_load = (total - first_total) / (now_s - first_s) * speed.prompt_ms / 1000.0
         return InstanceState(view, speed, self.queued, prefill_load, trend, self.hardware)
 
 
@@ -155,7 +156,7 @@ class PredictionModel:
     """
 
     def __init__(
-        self, regressor: Regressor | None, *, priors: Mapping[str, Speed] | None = None, hardware: Mapping[str, str] | None = None
+        self, regressor: Regressor | None, *, priors: Mapping[str, Step] | None = None, hardware: Mapping[str, str] | None = None
     ) -> None:
         self._regressor = regressor
         self._priors = dict(priors or {})
@@ -167,7 +168,7 @@ class PredictionModel:
         self._seen_s = float("-inf")
         self._answered: OrderedDict[str, _Answer] = OrderedDict()
         self._pairs = 0
-        self._learnt: OrderedDict[str, None] = OrderedDict()
+        self._learnt = RecentIds(REMEMBERED)
         self._drifts: list[Drift] = []
         self.experience = Experience()
         self.unscored: deque[Labelled] = deque(maxlen=512)
@@ -212,9 +213,8 @@ class PredictionModel:
     def learn(self, completion: Completion) -> None:
         """Learns from a completion, once per request: the instance's speed, and the error of the prediction for it."""
         instance = self._instances.get(completion.instance)
-        if completion.outcome is not OutcomeKind.COMPLETED or instance is None or completion.request_id in self._learnt:
+        if completion.outcome is not OutcomeKind.COMPLETED or instance is None or not self._learnt.add(completion.request_id):
             return
-        _remember(self._learnt, completion.request_id, None)
         first_s = completion.arrival_s + completion.ttft_ms / 1000.0
         end_s = completion.arrival_s + completion.total_ms / 1000.0
         load = instance.load.mean(first_s, end_s)
@@ -370,9 +370,3 @@ def _cost(features: RequestFeatures, now_s: float, *, named: Sequence[str], midd
         tpot_p90_ms=dict(zip(named, tail[:, 1].tolist(), strict=True)),
         total_ms=dict(zip(named, map(tuple, total.tolist()), strict=True)),
     )
-
-
-def _remember(memory: OrderedDict[str, _T], key: str, value: _T) -> None:
-    memory[key] = value
-    if len(memory) > REMEMBERED:
-        memory.popitem(last=False)

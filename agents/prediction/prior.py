@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hmas.agents.prediction.hardware import Setup, setup_of
-from hmas.agents.prediction.speed import Speed
 from hmas.controller.core.errors import ModelError
+from hmas.controller.core.step_fit import Step
 from hmas.engines.errors import ProfileError
 from hmas.engines.sim.profile import Profile, load_profile
 
@@ -38,14 +38,14 @@ class Formula(msgspec.Struct, frozen=True):
     curves: dict[str, dict[str, list[tuple[float, float]]]]
 
 
-def speed_of(profile: Profile) -> Speed:
-    """Converts a profile to `Speed`: a line through decode steps of 1 and of 32 sequences, and a prompt of 1,024 tokens."""
+def speed_of(profile: Profile) -> Step:
+    """Converts a profile to `Step`: a line through decode steps of 1 and of 32 sequences, and a prompt of 1,024 tokens."""
     few, many = (_decode_ms(profile, sequences) for sequences in (1, _LOAD))
     per_seq = max(1e-4, (many - few) / (_LOAD - 1))
     pairs = _PROMPT * (_PROMPT + 1) / 2
     alone = profile.step_duration_s(prefill_tokens=1, prefill_pairs=1, decode_seqs=0, decode_kv_tokens=0, prefill_seqs=1)
     whole = profile.step_duration_s(prefill_tokens=_PROMPT, prefill_pairs=int(pairs), decode_seqs=0, decode_kv_tokens=0, prefill_seqs=1)
-    return Speed(base_ms=few - per_seq, per_seq_ms=per_seq, per_prompt_token_ms=max(1e-4, 1e3 * (whole - alone) / (_PROMPT - 1)))
+    return Step(base_ms=few - per_seq, seq_ms=per_seq, prompt_ms=max(1e-4, 1e3 * (whole - alone) / (_PROMPT - 1)))
 
 
 def hardware_of(profile: Profile) -> str:
@@ -53,7 +53,7 @@ def hardware_of(profile: Profile) -> str:
     return f"{profile.tp}x{profile.gpu}"[:64]
 
 
-def prior_of(stated: str) -> tuple[Speed, str]:
+def prior_of(stated: str) -> tuple[Step, str]:
     """Returns speed and hardware of an engine from its configuration.
 
     Args:
@@ -73,7 +73,7 @@ def prior_of(stated: str) -> tuple[Speed, str]:
     count, gpu, model = int(found["count"] or 1), found["gpu"], found["model"]
     setup = setup_of(gpu, count, model)
     base_ms, per_seq_ms = step_line(_formula(), setup)
-    return Speed(base_ms, per_seq_ms, setup.token_ms / _PREFILL_EFFICIENCY), f"{count}x{gpu.lower()}"
+    return Step(base_ms, per_seq_ms, setup.token_ms / _PREFILL_EFFICIENCY), f"{count}x{gpu.lower()}"
 
 
 def terms(setups: Sequence[Setup], users: NDArray[np.float64]) -> NDArray[np.float64]:

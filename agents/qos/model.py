@@ -14,11 +14,12 @@ from hmas.agents.qos.long_view import build_long_view
 from hmas.agents.qos.readings import Readings
 from hmas.agents.qos.short_view import build_short_view
 from hmas.agents.qos.tallies import Tallies
-from hmas.agents.qos.windows import RecentIds, TimeWindow
+from hmas.agents.qos.windows import TimeWindow
 from hmas.agents.qos.workload_watch import Blocks
 from hmas.controller.core.messages import Completion, LongView, ShortView, SystemSnapshot
 from hmas.controller.core.messages.views import TelemetryCounts
 from hmas.controller.core.objectives import mismatch
+from hmas.controller.core.recent_ids import RecentIds
 
 IDS_MAX = 20_000
 """Number of newest ids by which repeated completions are recognised."""

@@ -1,7 +1,6 @@
 """Bounded sliding windows over telemetry, and figures computed from them. Pure."""
 
 from bisect import insort
-from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import count
 from operator import itemgetter
@@ -63,38 +62,6 @@ class TimeWindow(Generic[T]):
         if self._start * 2 > len(self._rows):
             del self._rows[: self._start]
             self._start = 0
-
-
-class RecentIds:
-    """The last `limit` ids, to recognise repeated deliveries."""
-
-    def __init__(self, limit: int) -> None:
-        self._order: deque[str] = deque()
-        self._known: set[str] = set()
-        self._limit = limit
-
-    def add(self, identity: str) -> bool:
-        """Adds an id; returns True if it is new."""
-        if identity in self._known:
-            return False
-        self._known.add(identity)
-        self._order.append(identity)
-        if len(self._order) > self._limit:
-            self._known.discard(self._order.popleft())
-        return True
-
-    def discard(self, identity: str) -> bool:
-        """Forgets an id; returns True if it was known. Its place in the order is freed when its turn comes."""
-        if identity not in self._known:
-            return False
-        self._known.remove(identity)
-        return True
-
-    def __contains__(self, identity: object) -> bool:
-        return identity in self._known
-
-    def __len__(self) -> int:
-        return len(self._known)
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:

@@ -1,19 +1,17 @@
 """Online bucketed conformal calibration of output lengths (H-MAS Eq. 4 and 10, B.3, Algorithm 2 A and B). Pure.
 
-Each prompt-length bucket keeps the last errors e = l_real - l_pred. The bound adds the finite-sample conformal quantile, which is the
-ceil((n + 1)(1 - level))-th smallest error. The level is epsilon or less (`risk`). At epsilon, an error exchangeable with the kept ones lies
-at or below the bound with probability of at least 1 - epsilon; a lower level only raises the bound. While lengths drift and more than a
-share epsilon misses its bound, the level falls, so that under any drift the excess of misses ends soon. docs/statera.md has both
-guarantees.
+Each prompt-length bucket keeps the last errors e = l_real - l_pred. The bound adds their conformal bound (`SortedWindow`) at a level of
+epsilon or less (`risk`). At epsilon, an error exchangeable with the kept ones lies at or below the bound with probability of at least
+1 - epsilon; a lower level only raises the bound. While lengths drift and more than a share epsilon misses its bound, the level falls, so
+that under any drift the excess of misses ends soon. docs/statera.md has both guarantees.
 """
 
-import math
-from bisect import bisect_right, insort
-from collections import deque
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from hmas.agents.statera.risk import AdaptiveRisk
 from hmas.controller.core.messages import Completion, LengthBound
+from hmas.controller.core.quantiles import SortedWindow
 from hmas.controller.core.types import OutcomeKind
 
 EDGES = (128, 512, 2048, 8192)
@@ -23,35 +21,6 @@ WINDOW = 512
 POOL = 1024
 FULL_AT = 64
 """Errors from which on a bucket is used alone. With fewer, the larger of its and the pool's quantile counts; a higher bound stays valid."""
-
-
-class ErrorWindow:
-    """The newest errors, kept both in order of arrival and sorted."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._arrived: deque[float] = deque()
-        self._sorted: list[float] = []
-
-    def add(self, error: float) -> None:
-        """Adds an error; a full window drops its oldest."""
-        self._arrived.append(error)
-        insort(self._sorted, error)
-        if len(self._arrived) > self._limit:
-            del self._sorted[bisect_right(self._sorted, self._arrived.popleft()) - 1]
-
-    def quantile(self, level: float) -> float | None:
-        """Returns the finite-sample quantile at 1 - level; None if there are too few errors for this level."""
-        rank = math.ceil((len(self._sorted) + 1) * (1.0 - level))
-        return self._sorted[rank - 1] if 1 <= rank <= len(self._sorted) else None
-
-    @property
-    def largest(self) -> float:
-        """The largest error; -infinity if there are none."""
-        return self._sorted[-1] if self._sorted else -math.inf
-
-    def __len__(self) -> int:
-        return len(self._sorted)
 
 
 class LengthCalibrator:
@@ -67,9 +36,9 @@ class LengthCalibrator:
         self._epsilon = epsilon
         self._adaptive = adaptive
         self._edges = tuple(edges)
-        self._buckets = [ErrorWindow(WINDOW) for _ in range(len(self._edges) + 1)]
+        self._buckets = [SortedWindow(WINDOW) for _ in range(len(self._edges) + 1)]
         self._risks = [AdaptiveRisk(epsilon) for _ in self._buckets]
-        self._pool = ErrorWindow(POOL)
+        self._pool = SortedWindow(POOL)
 
     def learn(self, completion: Completion) -> None:
         """Takes the length error of an ended request.
@@ -110,10 +79,10 @@ class LengthCalibrator:
 
     def _correction(self, bucket: int) -> float | None:
         window, risk = self._buckets[bucket], self._risks[bucket]
-        if self._pool.quantile(self._epsilon) is None:
+        if self._pool.conformal_bound(self._epsilon) is None:
             return None
         windows = (window,) if len(window) >= FULL_AT else (window, self._pool)
         level = risk.level
-        bounds = [bound for one in windows if (bound := one.quantile(level)) is not None]
+        bounds = [bound for one in windows if (bound := one.conformal_bound(level)) is not None]
         # A level too low for so few errors uses their largest; errors above even that raise the bound further.
-        return max(bounds) if bounds else risk.stretched(max(one.largest for one in windows))
+        return max(bounds) if bounds else risk.stretched(max(one.ordered[-1] for one in windows if one.ordered))

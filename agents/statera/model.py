@@ -22,6 +22,7 @@ from hmas.agents.statera.target import Target, best_window
 from hmas.agents.statera.tpot_model import TpotModel
 from hmas.agents.statera.tuning import EVERY
 from hmas.controller.core.messages import Completion, ControlAction, InstanceView, ShortView
+from hmas.controller.core.recent_ids import RecentIds
 
 SEEN_MAX = 20_000
 EARLY_MAX = 1_024
@@ -97,8 +98,7 @@ class StateraModel:
         self._stations: dict[str, InstanceController] = {}
         self._restored: dict[str, ControlAction] = {}
         self._early: deque[Completion] = deque(maxlen=EARLY_MAX)
-        self._seen: set[str] = set()
-        self._seen_order: deque[str] = deque()
+        self._seen = RecentIds(SEEN_MAX)
 
     def restore(self, action: ControlAction) -> None:
         """Takes one of its own last actions from before a restart; the window resumes there."""
@@ -108,12 +108,8 @@ class StateraModel:
 
     def learn(self, completion: Completion) -> None:
         """Takes an ended request; a repeated delivery is ignored."""
-        if completion.request_id in self._seen:
+        if not self._seen.add(completion.request_id):
             return
-        self._seen.add(completion.request_id)
-        self._seen_order.append(completion.request_id)
-        if len(self._seen_order) > SEEN_MAX:
-            self._seen.discard(self._seen_order.popleft())
         self._lengths.learn(completion)
         if completion.instance in self._stations:
             station = self._stations[completion.instance]
@@ -126,7 +122,7 @@ class StateraModel:
         """Takes a short view and returns the actions that are due."""
         self._meet(view)
         for instance in view.instances:
-            self._stations[instance.name].plant.trace.add(view.sent_s, max(0, instance.in_flight))
+            self._stations[instance.name].plant.trace.hold(view.sent_s, max(0, instance.in_flight))
         for completion in view.recent:
             self.learn(completion)
         actions: list[ControlAction] = []

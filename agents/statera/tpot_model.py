@@ -6,12 +6,12 @@ requests and their lengths, comes from the newest requests themselves.
 """
 
 import math
-from bisect import bisect_right
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hmas.controller.core.cumulative_trace import CumulativeTrace
 from hmas.controller.core.messages import Completion
 from hmas.controller.core.types import OutcomeKind
 
@@ -19,7 +19,6 @@ N = TypeVar("N", float, NDArray[np.float64])
 
 SERVED_MAX = 256
 SERVED_MIN = 8
-TRACE_MAX = 2_048
 FORGETTING = 0.99
 """Factor by which older requests lose weight with each new one: the law rests on about the last 100."""
 LEAST_RISE = 1.0005
@@ -39,46 +38,12 @@ MS_MIN, MS_MAX = 1e-3, 1e7
 N_MAX = 1e4
 
 
-class ConcurrencyTrace:
-    """Requests in flight over time, a step function of bounded memory."""
-
-    def __init__(self) -> None:
-        self._times: list[float] = []
-        self._areas: list[float] = []
-        self._values: list[int] = []
-
-    def add(self, at_s: float, in_flight: int) -> None:
-        """Appends a reading. A reading not newer than the last is ignored; one that is far older starts the trace again."""
-        if self._times and at_s <= self._times[-1]:
-            if at_s > self._times[-1] - 30.0:
-                return
-            self._times, self._areas, self._values = [], [], []
-        area = self._areas[-1] + self._values[-1] * (at_s - self._times[-1]) if self._times else 0.0
-        self._times.append(at_s)
-        self._areas.append(area)
-        self._values.append(in_flight)
-        if len(self._times) > 2 * TRACE_MAX:
-            del self._times[:TRACE_MAX], self._areas[:TRACE_MAX], self._values[:TRACE_MAX]
-
-    def mean(self, start_s: float, end_s: float) -> float | None:
-        """Returns the mean over an interval; None if the trace does not cover its start."""
-        if not self._times or start_s < self._times[0]:
-            return None
-        if end_s - start_s < 1e-6:
-            return float(self._values[max(0, bisect_right(self._times, end_s) - 1)])
-        return (self._area(end_s) - self._area(start_s)) / (end_s - start_s)
-
-    def _area(self, at_s: float) -> float:
-        place = bisect_right(self._times, at_s) - 1
-        return self._areas[place] + self._values[place] * (at_s - self._times[place])
-
-
 class TpotLaw:
     """tpot(n) = base_ms + slope_ms * n, of mean requests.
 
     The base is the least recent TPOT, that of a nearly empty batch. The slope makes the law pass through the recent means of n and TPOT.
-    A regression of TPOT on n would fail where it matters: under a full window n hardly varies, and TPOT varies with the prefill of a burst,
-    so the slope would be almost 0.
+    A regression of TPOT on n, such as `core.step_fit`, would fail where it matters: under a full window n hardly varies, and TPOT varies
+    with the prefill of a burst, so the slope would be almost 0.
     """
 
     def __init__(self) -> None:
@@ -123,7 +88,7 @@ class TpotModel:
     """The fitted model of one instance: the law tpot(n), and the newest requests to compare with it."""
 
     def __init__(self) -> None:
-        self.trace = ConcurrencyTrace()
+        self.trace = CumulativeTrace()
         self.tpot = TpotLaw()
         # A ring of the newest requests, a row each: mean concurrency while decoding, TPOT, TPOT target (0: none), service time.
         self._rows: NDArray[np.float64] = np.zeros((SERVED_MAX, 4))

@@ -1,10 +1,10 @@
-"""The objectives of serving: SLO satisfaction, goodput, expected service gain, mismatch, fairness, quantiles. Pure.
+"""The objectives of serving: SLO satisfaction, goodput, expected service gain, mismatch, fairness. Pure.
 
 Names follow `vllm bench serve` and aiperf (goodput, ttft, tpot), so that results compare.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from hmas.controller.core.types import Slo
 
@@ -87,18 +87,3 @@ def jain(shares: Iterable[float]) -> float:
     if len(values) < 2 or squares <= 0.0:
         return 1.0
     return min(1.0, math.fsum(values) ** 2 / (len(values) * squares))
-
-
-def percentile(ordered: Sequence[float], q: float) -> float:
-    """The q-th percentile, 0 to 100, of values in ascending order; linear between neighbours (Hyndman and Fan's type 7, numpy's default).
-
-    Returns 0 for no values.
-    """
-    if not ordered:
-        return 0.0
-    place = (len(ordered) - 1) * min(100.0, max(0.0, q)) / 100.0
-    low = math.floor(place)
-    high = min(low + 1, len(ordered) - 1)
-    below, above = ordered[low], ordered[high]
-    # Equal neighbours are returned unchanged: interpolation could leave their range by rounding.
-    return below if below == above else below + (above - below) * (place - low)

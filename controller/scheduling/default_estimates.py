@@ -1,10 +1,10 @@
 """Default estimates from the cost of similar past requests, so that a request never waits for an agent."""
 
 import math
-from bisect import bisect_left, insort
 from collections import OrderedDict, deque
 
 from hmas.controller.core.messages import Completion
+from hmas.controller.core.quantiles import SortedWindow
 from hmas.controller.core.slo import TargetTable
 from hmas.controller.core.types import DEFAULT_IMPORTANCE, Estimates, OutcomeKind, Request, TaskType
 
@@ -58,22 +58,17 @@ class _Window:
 
 
 class _Cell:
-    """The last 64 completions of one key. `ordered` holds the lengths of `outputs`, sorted ascending."""
+    """The last 64 completions of one key."""
 
-    __slots__ = ("ordered", "outputs", "tpots_ms", "ttfts_ms")
+    __slots__ = ("outputs", "tpots_ms", "ttfts_ms")
 
     def __init__(self) -> None:
-        self.outputs: deque[int] = deque(maxlen=_KEEP)
-        self.ordered: list[int] = []
+        self.outputs = SortedWindow(_KEEP)
         self.ttfts_ms = _Window()
         self.tpots_ms = _Window()
 
     def learn(self, completion: Completion) -> None:
-        outputs, ordered = self.outputs, self.ordered
-        if len(outputs) == _KEEP:
-            del ordered[bisect_left(ordered, outputs[0])]
-        outputs.append(completion.output_tokens)
-        insort(ordered, completion.output_tokens)
+        self.outputs.add(completion.output_tokens)
         if completion.service_ttft_ms >= 0.0:
             self.ttfts_ms.add(completion.service_ttft_ms)
         if completion.tpot_ms >= 0.0:
@@ -127,7 +122,7 @@ class History:
         output, upper = prior.output_tokens, prior.output_tokens_upper
         ttft_ms, tpot_ms = prior.ttft_ms, prior.tpot_ms
         if cell is not None:
-            ordered = cell.ordered
+            ordered = cell.outputs.ordered
             output = float(ordered[len(ordered) // 2])
             upper = float(ordered[min(len(ordered) - 1, math.ceil(_UPPER_QUANTILE * len(ordered)))])
             ttft_ms = cell.ttfts_ms.mean(ttft_ms)

@@ -348,7 +348,7 @@ class _Kernel:
     def _result(self) -> SimulationResult:
         self._scheduler.check_conservation()
         for live in self._live.values():
-            self._records[live.number] = record_of_unserved(live.arrival.request, None)
+            self._records[live.number] = record_of_unserved(live.arrival.request)
         totals: dict[str, EngineTotals] = {}
         for name, engine in self._engines.items():
             engine.model.sync(self._now_s)

@@ -84,15 +84,15 @@ def record_of(ended: Ended, reason: str = "") -> RequestRecord:
     )
 
 
-def record_of_unserved(request: Request, refusal: Refusal | None) -> RequestRecord:
-    """The record of a request that was not queued; without a refusal, of one that was queued or running when the simulation stopped."""
+def record_of_unserved(request: Request, refusal: Refusal | None = None) -> RequestRecord:
+    """The record of a request that was refused, or (without a refusal) was still live when the simulation stopped."""
     return RequestRecord(
         request_id=request.id,
         tenant=request.tenant,
         model=request.model,
         arrival_s=request.arrival_s,
         prompt_tokens=request.prompt_tokens,
-        outcome=refusal.kind if refusal else None,
+        outcome=None if refusal is None else refusal.kind,
         slo=request.declared_slo,
-        reason=refusal.message if refusal else "",
+        reason="" if refusal is None else refusal.message,
     )

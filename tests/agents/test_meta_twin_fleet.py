@@ -11,9 +11,10 @@ from twin_kit import FCFS, asked, completion, engine, looked, plant, served_flee
 from hmas.agents.meta.candidate import Candidate
 from hmas.agents.meta.twin.fleet import FleetModel
 from hmas.agents.meta.twin.past_requests import Traffic
-from hmas.agents.meta.twin.plant import Step, StepFit, WorkLog, least_squares
+from hmas.agents.meta.twin.plant import CountedSteps
 from hmas.agents.meta.twin.replay import replay
 from hmas.controller.core.messages import OPEN_WINDOW, ControlAction
+from hmas.controller.core.step_fit import Step, least_squares
 from hmas.controller.core.types import Controls
 from hmas.controller.scheduling.settings import SchedulerSettings
 from hmas.engines.sim.profile import load_profile
@@ -23,7 +24,7 @@ from hmas.engines.sim.profile import load_profile
 def test_steps_are_told_apart_from_the_prefills_that_ran_beside(truth):
     """An engine whose load and prompts vary: times per token alone would put the prefills into the step."""
     rng = np.random.default_rng(3)
-    fit, now_s, prompt, generated = StepFit(), 0.0, 0, 0
+    fit, now_s, prompt, generated = CountedSteps(), 0.0, 0, 0
     naive = []
     fit.observe(now_s, prompt, generated)
     for number in range(400):
@@ -45,23 +46,10 @@ def test_steps_are_told_apart_from_the_prefills_that_ran_beside(truth):
     assert np.mean(naive) > 1.3 * truth.base_ms, "else this test would not tell the two apart"
 
 
-def test_counters_are_read_between_readings_and_over_restarts():
-    log = WorkLog()
-    log.add(0.0, 100, 10)
-    log.add(1.0, 200, 30)
-    log.add(0.5, 999, 999)
-    log.add(2.0, 50, 5)
-    assert log.between(0.0, 1.0) == pytest.approx((100.0, 20.0))
-    assert log.between(0.25, 0.75) == pytest.approx((50.0, 10.0))
-    assert log.between(1.0, 2.0) == pytest.approx((50.0, 5.0)), "a counter that fell belongs to a new process"
-    assert log.between(-1.0, 1.0) is None
-    assert log.between(1.0, 3.0) is None
-
-
 def test_without_any_completion_a_profile_speaks_or_nobody():
-    assert StepFit().step is None
+    assert CountedSteps().step is None
     prior = Step(base_ms=5.0, seq_ms=0.1, prompt_ms=0.02)
-    assert StepFit(prior).step == prior
+    assert CountedSteps(prior).step == prior
 
 
 def test_an_instance_is_known_by_its_profile_or_by_what_it_has_shown():

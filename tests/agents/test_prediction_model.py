@@ -14,7 +14,8 @@ from hmas.agents.prediction.asking import total_quantiles
 from hmas.agents.prediction.calibration import Residual
 from hmas.agents.prediction.features import FEATURES, Fleet, InstanceState, analytic, categories, expected_in_flight
 from hmas.agents.prediction.model import NAMED, REMEMBERED_PAIRS, STALE_S, PredictionModel
-from hmas.agents.prediction.speed import HISTORY, LoadHistory, Speed, SpeedFit
+from hmas.agents.prediction.speed import UNKNOWN_SPEED, SpeedFit
+from hmas.controller.core.step_fit import Step
 from hmas.controller.core.types import OutcomeKind
 from hmas.engines.base import EngineSnapshot
 
@@ -33,8 +34,8 @@ def test_the_fit_finds_an_engines_figures():
             load,
         )
     assert fit.speed.base_ms == pytest.approx(12.0, rel=0.1)
-    assert fit.speed.per_seq_ms == pytest.approx(0.4, rel=0.15)
-    assert fit.speed.per_prompt_token_ms == pytest.approx(0.08, rel=0.1)
+    assert fit.speed.seq_ms == pytest.approx(0.4, rel=0.15)
+    assert fit.speed.prompt_ms == pytest.approx(0.08, rel=0.1)
     assert fit.speed.samples == 300
 
 
@@ -42,15 +43,15 @@ def test_one_load_alone_still_gives_the_right_step_there():
     fit = SpeedFit()
     for _ in range(50):
         fit.learn(completion(tpot_ms=30.0), 8.0)
-    assert fit.speed.step_ms(8.0) == pytest.approx(30.0, rel=0.02)
-    assert fit.speed.per_seq_ms > 0
+    assert fit.speed.decode_ms(8.0) == pytest.approx(30.0, rel=0.02)
+    assert fit.speed.seq_ms > 0
 
 
 def test_an_engine_that_changes_is_followed():
     fit = SpeedFit()
     for tpot_ms in [10.0] * 500 + [40.0] * 1500:
         fit.learn(completion(tpot_ms=tpot_ms), 4.0)
-    assert fit.speed.step_ms(4.0) == pytest.approx(40.0, rel=0.1)
+    assert fit.speed.decode_ms(4.0) == pytest.approx(40.0, rel=0.1)
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 1e5), st.floats(-1, 1e6), st.integers(0, 10**6), st.floats(1, 500)), max_size=40))
@@ -60,45 +61,8 @@ def test_figures_stay_positive_and_finite(seen):
         fit.learn(completion(tpot_ms=tpot_ms, ttft_ms=ttft_ms, prompt_tokens=prompt_tokens), load)
     speed = fit.speed
     assert 0 < speed.base_ms < 1e7
-    assert 0 <= speed.per_seq_ms < 1e7
-    assert 0 < speed.per_prompt_token_ms < 1e7
-
-
-def test_mean_load_of_a_span():
-    history = LoadHistory()
-    assert history.mean(0.0, 1.0) is None
-    for at_s, level in [(10.0, 2), (11.0, 6), (12.0, 0)]:
-        history.add(at_s, level)
-    history.add(11.5, 99)
-    assert history.mean(10.0, 12.0) == pytest.approx(4.0)
-    assert history.mean(10.5, 11.5) == pytest.approx(4.0)
-    assert history.mean(11.0, 14.0) == pytest.approx(2.0)
-    assert history.mean(9.0, 11.0) is None
-    assert history.mean(11.0, 11.0) is None
-
-
-@given(st.lists(st.tuples(st.floats(0.01, 5), st.integers(0, 50)), min_size=1, max_size=30), st.floats(0, 1), st.floats(0.01, 3))
-def test_mean_load_lies_between_the_levels(steps, where, span_s):
-    history = LoadHistory()
-    at_s = 0.0
-    times = []
-    for gap_s, level in steps:
-        at_s += gap_s
-        times.append(at_s)
-        history.add(at_s, level)
-    start_s = times[0] + where * (times[-1] - times[0])
-    mean = history.mean(start_s, start_s + span_s)
-    levels = [level for _, level in steps]
-    assert mean is not None
-    assert min(levels) - 1e-6 <= mean <= max(levels) + 1e-6
-
-
-def test_the_load_history_is_bounded():
-    history = LoadHistory()
-    for number in range(HISTORY + 100):
-        history.add(float(number), 1)
-    assert history.mean(0.0, 5.0) is None
-    assert history.mean(HISTORY, HISTORY + 50.0) == pytest.approx(1.0)
+    assert 0 <= speed.seq_ms < 1e7
+    assert 0 < speed.prompt_ms < 1e7
 
 
 def test_residuals_follow_a_lasting_error_and_shrug_off_single_ones():
@@ -119,7 +83,7 @@ def test_the_factor_is_bounded_whatever_comes(errors):
 
 
 def state(**changes) -> InstanceState:
-    fields = {"view": view(), "speed": Speed(20.0, 0.5, 0.1), "queued": 0.0, "prefill_load": 0.1, "trend": 0.0}
+    fields = {"view": view(), "speed": Step(20.0, 0.5, 0.1), "queued": 0.0, "prefill_load": 0.1, "trend": 0.0}
     return InstanceState(**(fields | changes))
 
 
@@ -147,7 +111,7 @@ def rows_of(states, prompt_tokens, output_tokens):
 
 
 def test_the_row_does_not_depend_on_the_engines_absolute_speed():
-    slow, fast = rows_of([state(), state(speed=Speed(2.0, 0.05, 0.01))], [300], [50.0])
+    slow, fast = rows_of([state(), state(speed=Step(2.0, 0.05, 0.01))], [300], [50.0])
     assert slow.tolist() == pytest.approx(fast.tolist(), rel=1e-5, nan_ok=True)
     assert len(slow) == len(FEATURES)
 
@@ -236,7 +200,7 @@ def test_a_completion_counts_once_and_only_when_completed():
     model.observe(snapshot(view("a")))
     model.learn(completion("r", tpot_ms=500.0, outcome=OutcomeKind.FAILED))
     model.learn(completion("r", tpot_ms=500.0, instance="elsewhere"))
-    assert model._instances["a"].fit.speed == Speed()
+    assert model._instances["a"].fit.speed == UNKNOWN_SPEED
     model.learn(completion("r"))
     once = model._instances["a"].fit.speed
     model.learn(completion("r"))
@@ -321,20 +285,20 @@ def _fields(struct):
 
 
 def test_a_profile_is_where_an_instance_starts_and_completions_outweigh_it():
-    prior = Speed(8.0, 0.1, 0.02)
+    prior = Step(8.0, 0.1, 0.02)
     fit = SpeedFit(prior)
     assert fit.speed == prior
     for _ in range(5):
         fit.learn(completion(tpot_ms=9.0, ttft_ms=14.0), 8.0)
-    assert fit.speed.step_ms(8.0) == pytest.approx(9.0, rel=0.06)
-    assert fit.speed.step_ms(1.0) == pytest.approx(prior.step_ms(1.0), rel=0.2)
+    assert fit.speed.decode_ms(8.0) == pytest.approx(9.0, rel=0.06)
+    assert fit.speed.decode_ms(1.0) == pytest.approx(prior.decode_ms(1.0), rel=0.2)
     for _ in range(1000):
         fit.learn(completion(tpot_ms=30.0), 8.0)
-    assert fit.speed.step_ms(8.0) == pytest.approx(30.0, rel=0.05)
+    assert fit.speed.decode_ms(8.0) == pytest.approx(30.0, rel=0.05)
 
 
 def test_instances_with_a_prior_are_told_apart_before_the_first_completion():
-    model = PredictionModel(None, priors={"fast": Speed(5.0, 0.1, 0.01)}, hardware={"fast": "1xh100"})
+    model = PredictionModel(None, priors={"fast": Step(5.0, 0.1, 0.01)}, hardware={"fast": "1xh100"})
     model.observe(snapshot(view("fast"), view("unknown")))
     (cost,) = model.predict([features()], 100.0)
     assert cost.tpot_ms["fast"] < 0.5 * cost.tpot_ms["unknown"]

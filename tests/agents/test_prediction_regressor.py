@@ -14,9 +14,9 @@ from prediction_kit import features
 
 from hmas.agents.prediction.features import CATEGORIES, FEATURES, RISING_TPOT, RISING_TTFT, Fleet, InstanceState, categories
 from hmas.agents.prediction.regressor import LEVELS, SHIPPED, TARGETS, load_regressor
-from hmas.agents.prediction.speed import Speed
 from hmas.controller.core.errors import ModelError
 from hmas.controller.core.messages import InstanceView
+from hmas.controller.core.step_fit import Step
 from hmas.engines.base import EngineSnapshot
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -145,7 +145,7 @@ def stated(load: dict) -> InstanceState:
         capacity_n_run=64,
         engine=engine,
     )
-    return InstanceState(view, Speed(12.0, 0.3, 0.05), float(load["queued"]), 0.2, 0.0)
+    return InstanceState(view, Step(12.0, 0.3, 0.05), float(load["queued"]), 0.2, 0.0)
 
 
 def quantiles_ms(regressor, load: dict):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hmas.agents.qos.counters import PaneRing
 from hmas.agents.qos.sketch import ALPHA, KEPT, HeavyHitters, LogBuckets, merged
-from hmas.controller.core.objectives import percentile
+from hmas.controller.core.quantiles import percentile
 
 LOWEST, HIGHEST = 0.01, 1e7
 BUCKETS = LogBuckets(LOWEST, HIGHEST)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hmas.agents.qos.model import RECENT_MAX, QosModel
 from hmas.agents.qos.outcomes import Shares, fairness, is_judged, missed_in_queue, missed_ttft, shares
 from hmas.agents.qos.tallies import Tallies, tally
-from hmas.agents.qos.windows import RecentIds, TimeWindow, slope, variation
+from hmas.agents.qos.windows import TimeWindow, slope, variation
 from hmas.controller.core.messages import LongView, ShortView
 from hmas.controller.core.types import OutcomeKind
 from hmas.engines.base import EngineSnapshot
@@ -31,16 +31,6 @@ def test_a_window_keeps_order_span_and_bound(times, limit):
     left = [times[number] for number in window.all()]
     assert left == sorted(left) == [at_s for at_s in kept if at_s >= 40.0]
     assert [times[number] for number in window.since(45.0)] == [at_s for at_s in left if at_s >= 45.0]
-
-
-@given(ids=st.lists(st.integers(0, 30).map(str), max_size=200))
-def test_ids_are_known_as_long_as_the_bound_allows(ids):
-    seen, model = RecentIds(10), []
-    for identity in ids:
-        assert seen.add(identity) == (identity not in model)
-        if identity not in model:
-            model = [*model, identity][-10:]
-        assert len(seen) <= 10
 
 
 def test_slope_and_variation():

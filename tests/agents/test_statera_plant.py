@@ -1,4 +1,4 @@
-"""Statera's parts: concurrency trace, plant, target, loops, and the agent's pace and restarts."""
+"""Statera's parts: plant, target, loops, and the agent's pace and restarts."""
 
 import math
 
@@ -13,32 +13,9 @@ from hmas.agents.statera.conformal import LengthCalibrator
 from hmas.agents.statera.loops import Band, Load, WindowLoop
 from hmas.agents.statera.model import StateraModel
 from hmas.agents.statera.target import Target, best_window
-from hmas.agents.statera.tpot_model import ConcurrencyTrace, TpotModel
+from hmas.agents.statera.tpot_model import TpotModel
 from hmas.controller.core.types import OutcomeKind
 from hmas.engines.base import EngineSnapshot
-
-
-@given(readings=st.lists(st.tuples(st.floats(0.01, 5), st.integers(0, 50)), min_size=2, max_size=50), data=st.data())
-def test_the_trace_means_what_an_integral_means(readings, data):
-    trace, now_s, steps = ConcurrencyTrace(), 0.0, []
-    for gap_s, value in readings:
-        trace.add(now_s, value)
-        steps.append((now_s, value))
-        now_s += gap_s
-    start_s = data.draw(st.floats(0, now_s))
-    end_s = data.draw(st.floats(start_s, now_s))
-    ends = [at_s for at_s, _ in steps[1:]] + [math.inf]
-    area = sum(max(0.0, min(end_s, until) - max(start_s, at_s)) * value for (at_s, value), until in zip(steps, ends, strict=True))
-    if end_s - start_s > 1e-3:
-        assert trace.mean(start_s, end_s) == pytest.approx(area / (end_s - start_s), abs=1e-6)
-
-
-def test_the_trace_says_so_where_it_does_not_reach():
-    trace = ConcurrencyTrace()
-    assert trace.mean(0.0, 1.0) is None
-    trace.add(10.0, 3)
-    assert trace.mean(9.0, 11.0) is None
-    assert trace.mean(10.0, 12.0) == 3.0
 
 
 def taught(*, base_ms: float, slope_ms: float, n: float, slos_ms, count: int = 300, scatter: float = 0.1, seed: int = 1) -> TpotModel:
@@ -47,7 +24,7 @@ def taught(*, base_ms: float, slope_ms: float, n: float, slos_ms, count: int = 3
     for number in range(count):
         here = 1.0 if number % 50 == 0 else n * rng.uniform(0.8, 1.0)
         now_s = 10.0 * number
-        plant.trace.add(now_s, round(here))
+        plant.trace.hold(now_s, round(here))
         tpot_ms = (base_ms + slope_ms * round(here)) * math.exp(scatter * rng.standard_normal())
         plant.learn(
             completion(
@@ -101,7 +78,7 @@ def test_nothing_is_concluded_from_nothing():
 
 def test_what_did_not_complete_or_was_not_watched_teaches_nothing():
     plant = TpotModel()
-    plant.trace.add(100.0, 4)
+    plant.trace.hold(100.0, 4)
     for number in range(20):
         plant.learn(completion(number, 200.0, arrival_s=150.0, outcome=OutcomeKind.CANCELLED))
         plant.learn(completion(number, 200.0, arrival_s=50.0))

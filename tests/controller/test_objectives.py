@@ -10,12 +10,12 @@ from hmas.controller.core.objectives import (
     goodput_rps,
     jain,
     mismatch,
-    percentile,
     service_gain,
     slo_met,
     slo_ttlt_ms,
     ttlt_ms,
 )
+from hmas.controller.core.quantiles import percentile
 from hmas.controller.core.types import Slo
 
 SLO = Slo(ttft_ms=1000, tpot_ms=50)

@@ -4,9 +4,10 @@ import math
 from collections import deque
 from collections.abc import Mapping
 
-from hmas.agents.meta.twin.plant import Step, StepFit
+from hmas.agents.meta.twin.plant import CountedSteps
 from hmas.agents.meta.twin.replay import ReplayInstance
 from hmas.controller.core.messages import OPEN_WINDOW, Completion, ControlAction, InstanceView, SystemSnapshot
+from hmas.controller.core.step_fit import Step
 from hmas.controller.core.types import Controls
 from hmas.engines.sim.profile import Profile
 
@@ -66,7 +67,7 @@ class FleetModel:
         self._views: list[InstanceView] = []
         self.overdue = self.in_flight = 0
         self._seen_s = float("-inf")
-        self._fits: dict[str, StepFit] = {}
+        self._fits: dict[str, CountedSteps] = {}
         self._log_stretch = 0.0
         self._regulated: dict[str, Regulated] = {}
 
@@ -90,7 +91,7 @@ class FleetModel:
             del self._fits[gone]
             self._regulated.pop(gone, None)
         for view in snapshot.instances:
-            fit = self._fits.setdefault(view.name, StepFit())
+            fit = self._fits.setdefault(view.name, CountedSteps())
             if view.engine is not None and view.engine.kv_usage is not None:
                 fit.observe(view.engine.taken_s, view.engine.prompt_tokens_total, view.engine.generation_tokens_total)
 

@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from hmas.controller.core.messages import Completion, RequestFeatures
+from hmas.controller.core.recent_ids import RecentIds
 from hmas.controller.core.types import DEFAULT_IMPORTANCE, Estimates, OutcomeKind, Request, Slo
 
 REMEMBERED = 20_000
@@ -97,7 +98,7 @@ class Traffic:
     def __init__(self, limit: int = REMEMBERED) -> None:
         self._limit = limit
         self._asked: OrderedDict[str, PastRequest] = OrderedDict()
-        self._refused: OrderedDict[str, None] = OrderedDict()
+        self._refused = RecentIds(REFUSED_KEPT)
         self._gateways: dict[str, float] = {}
         self.heard_s = float("-inf")
 
@@ -130,9 +131,7 @@ class Traffic:
         if not ended.ttft_slo_ms > 0.0 or not ended.tpot_slo_ms > 0.0 or ended.outcome is OutcomeKind.REJECTED:
             self._asked.pop(ended.request_id, None)
             # An engine may refuse a request before perception has read it: features that come later are not those of an open request.
-            self._refused[ended.request_id] = None
-            while len(self._refused) > REFUSED_KEPT:
-                self._refused.popitem(last=False)
+            self._refused.add(ended.request_id)
             return
         before = self._asked.get(ended.request_id)
         known = ended.outcome is OutcomeKind.COMPLETED and ended.output_tokens > 0

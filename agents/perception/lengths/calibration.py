@@ -4,9 +4,7 @@ Both are learnt by group (everything, the model, the task), one completion at a 
 
 - Scatter: the logarithm of the variance follows the squared surprise (the score of a normal likelihood), since some models answer alike
   to everything and others sometimes with a word and sometimes with a page.
-- Levels: quantile tracking (Gibbs and Candes, "Adaptive conformal inference under distribution shift", 2021; Angelopoulos et al.,
-  "Conformal PID control", 2023): after every outcome a level moves up by `step * level` if the length exceeded it and down by
-  `step * (1 - level)` if not. So the share of lengths below it converges to the level for any sequence of lengths, also under drift.
+- Levels: quantile tracking (`quantiles.tracked`): the share of lengths below a level converges to it for any sequence of lengths.
 
 An answer that was cut off at a cap would have been longer by an unknown amount: `share_below` and `beyond` say what it tells all the same.
 """
@@ -18,6 +16,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 from hmas.controller.core.lengths import LEVELS
+from hmas.controller.core.quantiles import tracked
 
 GROUPS = 4096
 """Groups remembered; the one longest without an answer is dropped first."""
@@ -81,7 +80,7 @@ class Calibration:
             else:
                 self._groups.move_to_end(name)
             step = LAST_STEP + (FIRST_STEP - LAST_STEP) * SETTLED / (SETTLED + group.count)
-            moved = [value + step * (level - share) for value, level, share in zip(group.correction, LEVELS, below, strict=True)]
+            moved = [tracked(value, level, step, share) for value, level, share in zip(group.correction, LEVELS, below, strict=True)]
             group.correction = [min(BOUND, max(-BOUND, value)) for value in moved]
             scatter = group.scatter + excess * max(SCATTER_STEP, 1.0 / (SCATTER_ANSWERS + group.count))
             group.scatter = min(SCATTER_BOUND, max(-SCATTER_BOUND, scatter))

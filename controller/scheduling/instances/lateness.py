@@ -8,6 +8,7 @@ just before it).
 
 import math
 
+from hmas.controller.core.quantiles import tracked
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 
 LEAST = 16
@@ -27,10 +28,8 @@ _LEAST_MS = 10.0
 class FirstTokenOverhead:
     """Online quantile of what a first token takes beyond the prompt's own prefill, on one instance.
 
-    The quantile is tracked in the logarithm: a value above it moves it up by a tenth of the quantile level, any other value moves it down
-    by a tenth of the rest. In any order of values, after n of them the share above the tracked quantile differs from the wanted share by at
-    most 10 (R + 0.1) / n, where R is the range of the logarithms. This is adaptive conformal inference (Gibbs and Candès 2021, proposition
-    4.1) on the score itself.
+    The quantile is tracked in the logarithm (`quantiles.tracked`): in any order of n values, the share above it differs from the wanted
+    share by at most 10 (R + 0.1) / n, where R is the range of the logarithms.
 
     Args:
         quantile: The quantile level, above 0 and below 1.
@@ -53,10 +52,8 @@ class FirstTokenOverhead:
         value = math.log(max(_LEAST_MS, beyond_ms))
         if not self._seen:
             self._log_ms = value
-        elif value > self._log_ms:
-            self._log_ms += _STEP * self._quantile
         else:
-            self._log_ms -= _STEP * (1.0 - self._quantile)
+            self._log_ms = tracked(self._log_ms, self._quantile, _STEP, 1.0 if value <= self._log_ms else 0.0)
         self._seen += 1
         if self._seen >= LEAST:
             self.ms = math.exp(self._log_ms)

@@ -1,8 +1,16 @@
-"""The speed of an instance, learned from the tokens that it produces: it needs no profile and no prediction."""
+"""The speed of an instance, learned from the tokens that it produces: it needs no profile and no prediction.
+
+Agents fit how a step grows with the load (`core.step_fit`), for loads that have not come yet. The scheduler decides about the next
+moment: it needs the pace under the load that there is, within a tick of a change, from tokens and for any engine.
+"""
+
+from hmas.controller.core.quantiles import tracked
 
 _SAMPLE_STEP = 0.8
 """A tick's sample is already a mean over all decoding requests; more smoothing would only make the pace lag behind the batch."""
+_FLOOR_LEVEL = 0.05
 _FLOOR_STEP = 0.05
+"""Level and relative step of the floor."""
 _PREFILL_DECAY = 0.98
 
 
@@ -35,8 +43,8 @@ class InstanceSpeed:
         if self.floor_ms is None:
             self.floor_ms = ms_per_token
             return
-        # One step down for lower values and a step 19 times smaller up for higher ones: this converges to the 5 % quantile.
-        self.floor_ms += _FLOOR_STEP * self.floor_ms * (0.05 if ms_per_token > self.floor_ms else -0.95)
+        below = 1.0 if ms_per_token <= self.floor_ms else 0.0
+        self.floor_ms = tracked(self.floor_ms, _FLOOR_LEVEL, _FLOOR_STEP * self.floor_ms, below)
 
     def prefilled(self, ttft_ms: float, prompt_tokens: int) -> None:
         """Records the time to first token of a request that had the prefill to itself."""

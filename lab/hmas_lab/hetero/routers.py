@@ -1,14 +1,14 @@
 """The routers of HeteroServe's comparison (4.1): its own dispatcher and two of its baselines."""
 
 import math
-from bisect import bisect_left, insort
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from hmas.controller.core.errors import PolicyError
 from hmas.controller.core.placement import Choice, InstanceState, Routable
+from hmas.controller.core.quantiles import SortedWindow
+from hmas.controller.core.recent_ids import RecentIds
 from hmas.controller.core.types import Request
 
 WINDOW = 128
@@ -59,8 +59,8 @@ class CapabilityWeighted:
         self._kappa = [{name: _kappa(one, exponents) for name, one in capabilities.items()} for _, exponents in REGIMES]
         self._q_max = q_max
         self._damping = damping
-        self._recent: OrderedDict[str, int] = OrderedDict()
-        self._ordered: list[int] = []
+        self._recent = RecentIds(WINDOW)
+        self._prompts = SortedWindow(WINDOW)
 
     def choose(self, entry: Routable, instances: Sequence[InstanceState]) -> Choice | None:
         """The instance with the highest weight, None if there are no instances."""
@@ -81,16 +81,11 @@ class CapabilityWeighted:
 
     def _learn(self, request: Request) -> None:
         """Adds a prompt to the window once: a request may be considered many times before it is dispatched."""
-        if request.id in self._recent:
-            return
-        if len(self._recent) >= WINDOW:
-            _, oldest = self._recent.popitem(last=False)
-            del self._ordered[bisect_left(self._ordered, oldest)]
-        self._recent[request.id] = request.prompt_tokens
-        insort(self._ordered, request.prompt_tokens)
+        if self._recent.add(request.id):
+            self._prompts.add(request.prompt_tokens)
 
     def _regime(self) -> int:
-        median = self._ordered[len(self._ordered) // 2]
+        median = self._prompts.ordered[len(self._prompts) // 2]
         return next(index for index, (limit, _) in enumerate(REGIMES) if median <= limit)
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from hmas.controller.core.errors import ConfigError
-from hmas.controller.core.objectives import percentile
 from hmas.controller.core.placement import Router
+from hmas.controller.core.quantiles import percentile
 from hmas.controller.core.types import Controls
 from hmas.controller.routing.least_loaded import LeastLoaded
 from hmas.controller.routing.round_robin import RoundRobin

@@ -1,0 +1,120 @@
+"""How long a step of an engine takes, fitted to what steps have taken. Pure.
+
+A step with n decoding sequences and p prompt tokens takes base + seq n + prompt p. Each measurement is a sum of such steps, with the time
+that they took together. Non-negative least squares of relative errors fits the three coefficients, with exponential forgetting and
+shrinkage towards ratios that engines have in common (or a profile's), so that a few measurements already give usable figures.
+"""
+
+from itertools import combinations
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+MEMORY = 300.0
+"""Measurements after which an old one counts 1/e."""
+PRIOR_WEIGHT = 0.05
+"""Weight of the prior in measurements: it is right to a factor of about two, one measurement to a tenth or a twentieth."""
+LEAST_BASE = 0.05
+"""Least base, as a share of the prior's: no engine computes a batch in no time."""
+
+
+class Step(msgspec.Struct, frozen=True):
+    """Step time in milliseconds: `base_ms` for any step, `seq_ms` per decoding sequence, `prompt_ms` per prompt token.
+
+    Attributes:
+        samples: Measurements behind these figures.
+    """
+
+    base_ms: float
+    seq_ms: float
+    prompt_ms: float
+    samples: int = 0
+
+    def decode_ms(self, sequences: float) -> float:
+        """Returns the time of a step that only decodes."""
+        return self.base_ms + self.seq_ms * sequences
+
+    def stretched(self, factor: float) -> "Step":
+        """Returns the step with all times multiplied by a factor."""
+        return Step(self.base_ms * factor, self.seq_ms * factor, self.prompt_ms * factor, self.samples)
+
+
+COMMON = Step(base_ms=1.0, seq_ms=0.02, prompt_ms=0.006)
+"""Ratios that engines have in common."""
+
+
+class StepFit:
+    """The fit of one instance.
+
+    Args:
+        prior: A known step from a profile, which measurements outweigh over time. Without one, only the common ratios are known.
+
+    Attributes:
+        prior: As given.
+        samples: Number of measurements.
+    """
+
+    def __init__(self, prior: Step | None = None) -> None:
+        self.prior = prior
+        self.samples = 0
+        self._products = np.zeros((4, 4))
+        self._step = prior
+        self._is_new = False
+
+    def add(self, steps: float, sequences: float, prompt_tokens: float, took_ms: float, weight: float) -> None:
+        """Adds a measurement.
+
+        Args:
+            steps: Number of steps.
+            sequences: Their decoding sequences, summed.
+            prompt_tokens: Their prompt tokens, summed.
+            took_ms: What they took together, above 0.
+            weight: 1 for a full measurement, less for a less certain one.
+        """
+        row = np.array([steps, sequences, prompt_tokens, took_ms]) / took_ms
+        self._products *= 1.0 - 1.0 / MEMORY
+        self._products += weight * np.outer(row, row)
+        self.samples += 1
+        self._is_new = True
+
+    @property
+    def step(self) -> Step | None:
+        """The current step; None before the first measurement without a prior."""
+        if self._is_new:
+            self._step, self._is_new = self._solved(), False
+        return self._step
+
+    def _solved(self) -> Step:
+        squares, targets = self._products[:3, :3], self._products[:3, 3]
+        ratios = self.prior or COMMON
+        shape = np.array([ratios.base_ms, ratios.seq_ms, ratios.prompt_ms])
+        level = 1.0 if self.prior is not None else float(shape @ targets) / max(1e-12, float(shape @ squares @ shape))
+        expected = np.maximum(level * shape, 1e-9)
+        # Ridge in relative terms: a coefficient that the data do not determine stays at the prior's ratio.
+        found = least_squares(squares + np.diag(PRIOR_WEIGHT / expected**2), targets + PRIOR_WEIGHT / expected)
+        return Step(max(LEAST_BASE * float(expected[0]), float(found[0])), float(found[1]), float(found[2]), self.samples)
+
+
+def least_squares(system: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns the non-negative x that minimises x' S x / 2 - r' x, for a positive definite S.
+
+    With three unknowns it tries every set of nonzero entries: the best solution without negative entries is the answer, and no library
+    has to be loaded for it. If the solution with all of them has no negative entry, there is no better one.
+    """
+    size = len(right)
+    best, found = 0.0, np.zeros(size)
+    for count in range(size, 0, -1):
+        for kept in combinations(range(size), count):
+            rows = np.ix_(kept, kept)
+            solved: NDArray[np.float64] = np.linalg.solve(system[rows], right[list(kept)])
+            if not (solved >= 0.0).all():
+                continue
+            if count == size:
+                return solved
+            # At a stationary point of these rows the value is -r' x / 2.
+            value = -0.5 * float(right[list(kept)] @ solved)
+            if value < best:
+                best, found = value, np.zeros(size)
+                found[list(kept)] = solved
+    return found
