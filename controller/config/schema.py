@@ -39,7 +39,7 @@ class GatewayConfig(Section, frozen=True):
     ] = True
     explain_kept: Annotated[
         int,
-        Meta(ge=0, le=1_000_000, description="ended requests that `hmas explain` still knows, about 4 KB each; 0 keeps no stories at all"),
+        Meta(ge=0, le=1_000_000, description="ended requests that `hmas explain` still knows, about 4 KB each; 0 keeps no traces at all"),
     ] = 10_000
     explain_s: Annotated[Seconds, Meta(description="how long `hmas explain` knows a request after its end")] = 3600.0
 

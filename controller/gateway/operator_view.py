@@ -63,12 +63,12 @@ class GatewayOperations:
             },
             "instances": self._instances(snapshot.instances, now_s),
             "agents": self._agents(now_s),
-            "models": gateway.model_reports.told(),
+            "models": gateway.model_reports.documents(),
             "bus": self._bus(),
             "overrides": self.overrides(),
             "counts": self._counts(),
             "goodput": self._goodput(),
-            "fairness": to_builtins(gateway.manager.fairness()),
+            "fairness": to_builtins(gateway.completions.fairness(gateway.control.weight_of)),
             "tenants": self._tenants(now_s),
         }
 
@@ -241,11 +241,11 @@ class GatewayOperations:
         gateway = self._gateway
         agents: dict[str, Any] = {}
         for name in AGENT_NAMES:
-            heard_s = gateway.listener.heard_s.get(name)
+            received_s = gateway.subscriber.received_s.get(name)
             agents[name] = {
-                "heard_s": heard_s,
-                "age_s": None if heard_s is None else now_s - heard_s,
-                "speaks_here": name != "qos",
+                "last_message_s": received_s,
+                "age_s": None if received_s is None else now_s - received_s,
+                "sends_here": name != "qos",
                 "runs": name in running_agents(gateway.config.agents),
                 "answers": [_standing(one) for one in gateway.agents.scores.standings() if one.agent == name],
             }
@@ -262,7 +262,7 @@ class GatewayOperations:
         conserved = False
         with contextlib.suppress(SchedulingError):
             scheduler.check_conservation()
-            conserved = counts.queued + counts.running == len(self._gateway.manager.lives)
+            conserved = counts.queued + counts.running == len(self._gateway.manager.active)
         return {
             "arrived": counts.arrived,
             "queued": counts.queued,
@@ -273,7 +273,7 @@ class GatewayOperations:
         }
 
     def _goodput(self) -> dict[str, Any]:
-        recent, uptime_s = self._gateway.manager.recent(), self._gateway.clock.now_s() - self._gateway.started_s
+        recent, uptime_s = self._gateway.completions.recent(), self._gateway.clock.now_s() - self._gateway.started_s
         window_s = max(1.0, min(recent.window_s, uptime_s))
         return {
             "window_s": window_s,

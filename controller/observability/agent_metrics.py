@@ -70,7 +70,7 @@ class ModelReports(Collector):
         self._reports: OrderedDict[tuple[str, str, str], tuple[float, ModelReport]] = OrderedDict()
         registry.register(self)
 
-    def hear(self, report: ModelReport) -> bool:
+    def record(self, report: ModelReport) -> bool:
         """Stores a report; returns False, and stores nothing, if the agent is unknown."""
         if report.agent not in AGENTS:
             return False
@@ -85,9 +85,9 @@ class ModelReports(Collector):
     def fresh(self) -> list[ModelReport]:
         """The reports that are not too old, by agent, instance and role."""
         since_s = self._clock.now_s() - FRESH_S
-        return [report for _, (heard_s, report) in sorted(self._reports.items()) if heard_s >= since_s]
+        return [report for _, (received_s, report) in sorted(self._reports.items()) if received_s >= since_s]
 
-    def told(self) -> list[dict[str, Any]]:
+    def documents(self) -> list[dict[str, Any]]:
         """The reports as JSON values, for operators."""
         now_s = self._clock.now_s()
         return [{**structs.asdict(report), "age_s": max(0.0, now_s - report.sent_s)} for report in self.fresh()]

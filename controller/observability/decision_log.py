@@ -18,7 +18,7 @@ class DecisionLog:
         self._kept: OrderedDict[str, MetaDecision] = OrderedDict()
         self._outcomes: dict[str, DecisionOutcome] = {}
 
-    def hear(self, message: MetaDecision | DecisionOutcome) -> None:
+    def record(self, message: MetaDecision | DecisionOutcome) -> None:
         """Stores a decision or an outcome; a second delivery is ignored."""
         if isinstance(message, DecisionOutcome):
             if message.decision_id in self._kept:
@@ -34,7 +34,7 @@ class DecisionLog:
     def newest(self, limit: int, *, changes: bool = False) -> list[dict[str, Any]]:
         """The newest decisions, oldest of them first. `changes`: only decisions that changed something."""
         found = [decision for decision in self._kept.values() if not changes or _is_change(decision)]
-        return [self._told(decision) for decision in found[-limit:]] if limit > 0 else []
+        return [self._document(decision) for decision in found[-limit:]] if limit > 0 else []
 
     def find(self, decision_id: str) -> list[dict[str, Any]]:
         """The decisions that an id may refer to, the newest last: an exact match, else one with this number, else all with this ending.
@@ -42,12 +42,12 @@ class DecisionLog:
         If several decisions have the same number, from a meta before and after a restart, the newest one counts.
         """
         if decision_id in self._kept:
-            return [self._told(self._kept[decision_id])]
+            return [self._document(self._kept[decision_id])]
         numbered = [decision for name, decision in self._kept.items() if name.rsplit("-", 1)[-1] == decision_id]
         found = numbered[-1:] or [decision for name, decision in self._kept.items() if name.endswith(decision_id)]
-        return [self._told(decision) for decision in found]
+        return [self._document(decision) for decision in found]
 
-    def _told(self, decision: MetaDecision) -> dict[str, Any]:
+    def _document(self, decision: MetaDecision) -> dict[str, Any]:
         document: dict[str, Any] = msgspec.structs.asdict(decision)
         document["changed"] = _is_change(decision)
         document["in_force"] = label_of(decision.policy, decision.parameters, decision.n_run)

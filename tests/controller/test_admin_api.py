@@ -33,7 +33,7 @@ async def test_the_status_page(tmp_path: Path):
     assert all(item["healthy"] and item["kind"] == "sim" and item["models"] == ["tiny"] for item in status["instances"])
     assert set(status["agents"]) == {"perception", "prediction", "qos", "meta", "statera", "enabled"}
     assert status["agents"]["meta"]["age_s"] is None
-    assert not status["agents"]["qos"]["speaks_here"]
+    assert not status["agents"]["qos"]["sends_here"]
     assert status["agents"]["qos"]["runs"]
     assert status["bus"]["connected"]
     assert status["counts"]["arrived"] == status["counts"]["ended"]["completed"] == 1

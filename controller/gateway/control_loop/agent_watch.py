@@ -11,7 +11,7 @@ from hmas.controller.core.messages import RequestCost, RequestFeatures
 from hmas.controller.core.slo import TargetTable
 from hmas.controller.core.types import Estimates, OutcomeKind, Request
 from hmas.controller.gateway.control_loop.apply import Control
-from hmas.controller.observability.event_log import EventLog
+from hmas.controller.observability.observer import Observers
 from hmas.controller.scheduling.dispatch import FENCE, GUARD
 from hmas.controller.scheduling.instances.kv_fence import upper_output
 from hmas.controller.scheduling.queue.model_queue import WINDOW
@@ -59,11 +59,11 @@ class AgentWatch:
         on_judged: See `Judged`.
     """
 
-    def __init__(self, event_log: EventLog, control: Control, *, targets: TargetTable) -> None:
+    def __init__(self, observer: Observers, control: Control, *, targets: TargetTable) -> None:
         """`control` has the proposals of the agents, active or not; `targets` are the targets of requests that declare none."""
         self.scores = AgentScores()
         self.on_judged: Judged = control.set_aside
-        self._event_log = event_log
+        self._observer = observer
         self._control = control
         self._targets = targets
         self._reported_s: dict[str, float] = {}
@@ -100,7 +100,7 @@ class AgentWatch:
         if dispatch.relieved and now_s - self._reported_s.get(dispatch.relieved, float("-inf")) >= RELIEVED_EVERY_S:
             self._reported_s[dispatch.relieved] = now_s
             cause = CAUSES.get(dispatch.relieved, "nothing else wanted the place")
-            self._event_log.note(
+            self._observer.note(
                 "dispatch.relieved", name, after=dispatch.entry.request.id, reason=f"{dispatch.reason}: {cause}", severity="warning"
             )
 
@@ -135,7 +135,7 @@ class AgentWatch:
 
     def _report(self, standing: Standing) -> None:
         aside = standing.contest.aside
-        self._event_log.note(
+        self._observer.note(
             "agent.aside",
             standing.agent,
             before="used" if aside else "set aside",

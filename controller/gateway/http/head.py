@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 import httptools
 
-from hmas.controller.gateway.http.errors import HttpError
+from hmas.controller.gateway.errors import HttpError
 
 HEAD_END = b"\r\n\r\n"
 LENGTH_DIGITS = 15

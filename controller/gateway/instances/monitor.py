@@ -15,7 +15,7 @@ from hmas.controller.core.messages import Severity
 from hmas.controller.core.types import Controls
 from hmas.controller.gateway.errors import ApiError
 from hmas.controller.gateway.instances.circuit_breaker import Breaker
-from hmas.controller.observability.event_log import EventLog
+from hmas.controller.observability.observer import Observers
 from hmas.controller.runtime.clock import Clock
 from hmas.engines.base import SNAPSHOT_EVERY_S, Engine, EngineSnapshot, Knobs
 from hmas.engines.errors import EngineError
@@ -92,7 +92,7 @@ class Fleet:
     changed, `on_probing` when an instance is to be probed with one request, or has passed the probe.
     """
 
-    def __init__(self, instances: Iterable[tuple[EngineConfig, Engine]], clock: Clock, event_log: EventLog) -> None:
+    def __init__(self, instances: Iterable[tuple[EngineConfig, Engine]], clock: Clock, observer: Observers) -> None:
         self.instances = {
             config.name: Instance(config=config, engine=engine, ceiling=Ceiling(config.n_run_max)) for config, engine in instances
         }
@@ -101,7 +101,7 @@ class Fleet:
         self.on_models: Callable[[str, frozenset[str] | None], None] = lambda _name, _models: None
         self.on_probing: Callable[[str, bool], None] = lambda _name, _probing: None
         self._clock = clock
-        self._event_log = event_log
+        self._observer = observer
         self._contexts: dict[str, int] = {}
 
     @property
@@ -189,7 +189,7 @@ class Fleet:
     def _turned(self, instance: Instance, before: str, reason: str) -> None:
         state = instance.breaker.state
         severity: Severity = "info" if state == "closed" else "warning"
-        self._event_log.note("engine.circuit", instance.name, before=before, after=state, reason=reason, severity=severity)
+        self._observer.note("engine.circuit", instance.name, before=before, after=state, reason=reason, severity=severity)
         if state != "open":
             self.on_probing(instance.name, state == "half-open")
 
@@ -257,7 +257,7 @@ class Fleet:
             instance.down_since_s = snapshot.taken_s
             instance.models_read_s = float("-inf")
         if was_healthy != snapshot.healthy or not known:
-            self._event_log.note(
+            self._observer.note(
                 "engine.health",
                 instance.name,
                 before="" if not known else ("up" if was_healthy else "down"),
@@ -313,7 +313,7 @@ class Fleet:
             instance.refused_s = self._clock.now_s()
         for knob, reason in report.refused.items():
             if instance.refused.get(knob) != reason:
-                self._event_log.note("knobs.refused", f"{instance.name}.{knob}", reason=reason, severity="warning")
+                self._observer.note("knobs.refused", f"{instance.name}.{knob}", reason=reason, severity="warning")
         instance.refused.update(report.refused)
 
     def _wanted_knobs(self, instance: Instance, snapshot: EngineSnapshot) -> Knobs:

@@ -12,7 +12,7 @@ from hmas.controller.gateway.http.transport import HttpRequest, Responder
 from hmas.controller.gateway.instances.monitor import Fleet
 from hmas.controller.gateway.requests.auth import Authenticator
 from hmas.controller.gateway.requests.request_headers import client_request_id
-from hmas.controller.observability.metrics import Metrics
+from hmas.controller.observability.observer import Observers
 
 EMBEDDINGS = "/v1/embeddings"
 MODELS = "/v1/models"
@@ -39,7 +39,7 @@ class PublicRoutes:
         embed: Endpoint,
         auth: Authenticator,
         fleet: Fleet,
-        metrics: Metrics,
+        observer: Observers,
         readiness: Callable[[], list[str]],
         refusal: Callable[[], ApiError | None],
         exposition: Callable[[], tuple[bytes, str]],
@@ -48,7 +48,7 @@ class PublicRoutes:
         self._embed = embed
         self._auth = auth
         self._fleet = fleet
-        self._metrics = metrics
+        self._observer = observer
         self._readiness = readiness
         self._refusal = refusal
         self._exposition = exposition
@@ -65,7 +65,7 @@ class PublicRoutes:
         try:
             await self._endpoint(http.path, http.method)(http, out)
         except ApiError as error:
-            self._metrics.refused.labels(error.code).inc()
+            self._observer.refused(error.code)
             self._answer_error(error, http, out)
         except ConnectionError:
             return
