@@ -31,11 +31,11 @@ def page(document: dict[str, Any]) -> str:
     """The trace as text."""
     queue, limit = document["queue"], document["max_output_tokens"]
     tokens = f"{document['prompt_tokens']} prompt tokens" + (f", {limit} output tokens at most" if limit is not None else "")
+    origin = f"tenant {document['tenant']}, model {document['model']}, priority {document['priority']}"
     waits = sorted(queue["waited_for"].items(), key=lambda item: -item[1])
     lines = [
         f"request   {document['id']}" + (f", the client's {document['client_id']}" if document["client_id"] else ""),
-        f"from      tenant {document['tenant']}, model {document['model']}, priority {document['priority']}, "
-        f"arrived {clock_words(document['arrival_s'])}, {tokens}",
+        f"from      {origin}, arrived {clock_words(document['arrival_s'])}, {tokens}",
         f"state     {_state(document)}",
         f"targets   {_target(document['slo'], 'TTFT', 'ttft_ms')}, {_target(document['slo'], 'TPOT', 'tpot_ms')}",
         "waited    " + ("; ".join(f"{reason} ({count} times)" for reason, count in waits) or NO_WAIT),
