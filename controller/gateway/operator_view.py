@@ -104,7 +104,7 @@ class GatewayOperations:
         """See `Operations.decision`."""
         found = self._gateway.decisions.find(decision_id)
         if not found:
-            raise AdminError(f"decision {decision_id!r} is not known, or not any more; `hmas decisions` lists the newest")
+            raise AdminError(f"decision {decision_id!r} is unknown or no longer kept; `hmas decisions` lists the newest")
         if len(found) > 1:
             ids = ", ".join(one["decision_id"] for one in found[-SHOWN_IDS:])
             raise AdminError(f"decision {decision_id!r} may be any of {len(found)}, the newest of them {ids}; give more of the id")

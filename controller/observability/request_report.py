@@ -160,6 +160,6 @@ def unknown(request_id: str, kept: int, kept_s: float) -> str:
     if not kept:
         return "this gateway keeps no traces of requests: gateway.explain_kept is 0"
     return (
-        f"request {request_id[:80]!r} is not known, or not any more: requests are known while they are in progress and {kept_s:g} s after "
+        f"request {request_id[:80]!r} is unknown or no longer kept: requests are kept while they are in progress and {kept_s:g} s after "
         f"their end, the last {kept} of them (gateway.explain_s, gateway.explain_kept)"
     )

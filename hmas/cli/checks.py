@@ -205,7 +205,7 @@ def check_gateway(config: Config, status: dict[str, Any] | None, trouble: str) -
         yield Check("gateway's bus", "FAIL", status["bus"]["detail"], "serving goes on with fallbacks; bring the bus back")
     own = {engine.name for engine in config.engines}
     yield from (_known_engine(item) for item in status["instances"] if item["name"] not in own)
-    yield from _check_agents(config, status["agents"])
+    yield from check_agents(config, status["agents"])
 
 
 def _known_engine(item: dict[str, Any]) -> Check:
@@ -213,7 +213,8 @@ def _known_engine(item: dict[str, Any]) -> Check:
     return Check(name, "OK", words) if item["healthy"] else Check(name, "FAIL", f"{item['url']}: {item['detail']}", ENGINE_DOWN)
 
 
-def _check_agents(config: Config, agents: dict[str, Any]) -> Iterator[Check]:
+def check_agents(config: Config, agents: dict[str, Any]) -> Iterator[Check]:
+    """Checks the agents by the gateway's status document: those that are silent, and those whose answers are set aside."""
     if not agents["enabled"]:
         yield Check("agents", "OK", "switched off: policy and windows stay as configured")
         return

@@ -143,7 +143,7 @@ async def test_the_token_is_asked_for(tmp_path: Path):
     digest = hashlib.sha256(b"secret").hexdigest()
     async with running(tmp_path, gateway=gateway_config(admin_token_sha256=digest)) as rig:
         for token in ("", "wrong", digest):
-            with pytest.raises(AdminError, match="wants the operators' token"):
+            with pytest.raises(AdminError, match="requires the operators' token"):
                 await call(AdminClient(rig.admin_url, token=token).status)
         assert (await call(AdminClient(rig.admin_url, token="secret").status))["ready"]
         assert (await rig.admin("DELETE", "/admin/overrides")).status == 401

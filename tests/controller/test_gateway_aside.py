@@ -10,7 +10,7 @@ import pytest
 from gateway_kit import Rig, chat, eventually, running
 from message_kit import request_features
 
-from hmas.cli.checks import _check_agents
+from hmas.cli.checks import check_agents
 from hmas.cli.explain import page as trace_page
 from hmas.cli.status import page
 from hmas.controller.core.messages import REQUESTS, ControlAction, LengthBound, Message, MetaDecision, RequestCost
@@ -65,7 +65,7 @@ def default_costs(live: ActiveRequest) -> Message:
 async def doctor_and_status(rig: Rig) -> str:
     status = (await rig.admin("GET", "/admin/status")).json
     found = [
-        f"{check.name} {check.found} {check.do}" for check in _check_agents(rig.gateway.config, status["agents"]) if check.state == "WARN"
+        f"{check.name} {check.found} {check.do}" for check in check_agents(rig.gateway.config, status["agents"]) if check.state == "WARN"
     ]
     return "\n".join([page(status), *found])
 

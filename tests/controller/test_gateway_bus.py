@@ -11,6 +11,7 @@ import uvloop
 from gateway_kit import chat, eventually, gateway_config, running
 
 from hmas.controller.bus.embedded import EmbeddedServer
+from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.bus.redis_bus import RedisBus
 from hmas.controller.config.schema import AgentsConfig
 from hmas.controller.core.messages import OVERRIDES, TELEMETRY, Completion, MetaDecision, OverrideNotice
@@ -88,12 +89,13 @@ async def test_a_redis_that_was_never_there(tmp_path: Path):
         assert not (await rig.admin("GET", "/admin/status")).json["bus"]["connected"]
 
 
-async def test_a_server_that_was_away_for_less_than_a_cycle_is_told_again(tmp_path: Path):
+async def test_a_server_that_was_away_for_less_than_a_cycle_is_told_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     async with running(tmp_path) as rig:
         await rig.admin("POST", "/admin/policy", {"policy": "wfq"})
         known = len(await rig.bus.latest(OVERRIDES, 50))
         await eventually(lambda: rig.gateway.bus_up)
-        rig.bus._health = replace(rig.bus.health, losses=1)
+        health = replace(rig.bus.health, losses=1)
+        monkeypatch.setattr(MemoryBus, "health", property(lambda _: health))
         await eventually(lambda: [event["after"] for event in rig.events("bus")] == ["away", "connected"])
         notices = await rig.bus.latest(OVERRIDES, 50)
     assert len(notices) == known + 1

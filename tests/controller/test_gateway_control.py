@@ -115,11 +115,10 @@ async def test_stateras_action_reaches_window_and_engine(tmp_path: Path):
         status = (await rig.admin("GET", "/admin/status")).json["instances"][0]
         rig.gateway.scheduler.set_tpot_guard(0.0)
         off = (await rig.admin("GET", "/admin/status")).json["instances"][0]
-    assert (view.n_run, view.token_budget, view.capacity_n_run) == (3, 128, 16)
+    assert (view.n_run, view.token_budget, view.capacity_n_run, view.guard) == (3, 128, 16, 0.4)
     assert (status["n_run"]["value"], status["n_run"]["source"], status["n_run"]["acts"]) == (3, "statera", "engine and window")
     assert (status["guard"]["value"], status["guard"]["source"], status["guard"]["acts"]) == (0.4, "statera", "TPOT guard")
     assert off["guard"]["acts"] == "nowhere: the TPOT guard is off"
-    assert rig.gateway.scheduler._instances["sim-1"].guard == 0.4
     assert status["ceiling"] == {"n_run": 16, "token_budget": 512}
 
 

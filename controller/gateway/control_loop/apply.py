@@ -41,7 +41,7 @@ class Since:
     knobs_s: dict[tuple[str, str], float] = field(default_factory=dict)
 
 
-class Wanted(NamedTuple):
+class Proposal(NamedTuple):
     """An agent's proposal for an instance.
 
     Attributes:
@@ -97,7 +97,7 @@ class Control:
             except PolicyError as error:
                 self._reject("meta", decision.decision_id, str(error))
                 return
-        self.meta = Received(self._said(decision.sent_s), decision)
+        self.meta = Received(self._sent_s(decision.sent_s), decision)
         self.apply()
 
     def on_action(self, action: ControlAction) -> None:
@@ -112,7 +112,7 @@ class Control:
         if not 0.0 < action.guard <= 1.0:
             self._reject("statera", action.instance, f"guard is {action.guard}; allowed: above 0 to 1")
             return
-        self.statera[action.instance] = Received(self._said(action.sent_s), action)
+        self.statera[action.instance] = Received(self._sent_s(action.sent_s), action)
         self._changed.add(action.instance)
 
     def settle(self) -> None:
@@ -120,12 +120,12 @@ class Control:
         if not self._changed:
             return
         now_s, agents, names = self._clock.now_s(), self._config.agents, self._changed
-        said = [self.statera[name] for name in names]
-        if not agents.enabled or now_s >= self._stale_s or not all(heard.fresh(now_s, agents.stale_after_s) for heard in said):
+        messages = [self.statera[name] for name in names]
+        if not agents.enabled or now_s >= self._stale_s or not all(message.fresh(now_s, agents.stale_after_s) for message in messages):
             self.apply()
             return
         self._changed = set()
-        self._stale_s = min(self._stale_s, *(heard.said_s + agents.stale_after_s for heard in said))
+        self._stale_s = min(self._stale_s, *(message.said_s + agents.stale_after_s for message in messages))
         ceilings = {name: self._fleet.instances[name].ceiling for name in names}
         after = heard_of(
             self.directives,
@@ -143,7 +143,7 @@ class Control:
         if any(after.instances[name] != before.instances[name] for name in names) or after.bounds != before.bounds:
             self._activate(after, names)
 
-    def wanted(self, instance: str) -> list[Wanted]:
+    def proposals(self, instance: str) -> list[Proposal]:
         """The proposals of agents for an instance, active or set aside; silent agents are left out."""
         agents, now_s, directives = self._config.agents, self._clock.now_s(), self.directives
         active = directives.instances[instance]
@@ -151,14 +151,14 @@ class Control:
         action = self.statera.get(instance)
         if agents.enabled and action is not None and action.fresh(now_s, agents.stale_after_s):
             tight = active.guard.source == STATERA and active.controls.guard < 1.0
-            found.append(Wanted(STATERA, action.word.n_run, active.n_run.source == STATERA, tight))
+            found.append(Proposal(STATERA, action.word.n_run, active.n_run.source == STATERA, tight))
         if agents.enabled and self.meta is not None and self.meta.fresh(now_s, agents.stale_after_s) and not self.meta.word.bypass:
             share = directives.parameters.get(GUARD) if directives.policy.source == META else None
             tight = share is not None and share < self._configured.tpot_guard
-            found.append(Wanted(META, self.meta.word.n_run, active.n_run.source == META, tight))
+            found.append(Proposal(META, self.meta.word.n_run, active.n_run.source == META, tight))
         return found
 
-    def wanted_bounds(self) -> tuple[LengthBound, ...]:
+    def proposed_bounds(self) -> tuple[LengthBound, ...]:
         """The length bounds that statera proposes, active or set aside; empty if it is silent."""
         agents = self._config.agents
         return newest_bounds(self.statera, self._clock.now_s(), agents.stale_after_s) if agents.enabled else ()
@@ -251,14 +251,14 @@ class Control:
     def _next_stale_s(self) -> float:
         """When the next message that is still used becomes stale."""
         now_s, stale_after_s = self._clock.now_s(), self._config.agents.stale_after_s
-        ends = [heard.said_s + stale_after_s for heard in (self.meta, *self.statera.values()) if heard is not None]
+        ends = [message.said_s + stale_after_s for message in (self.meta, *self.statera.values()) if message is not None]
         return min((end for end in ends if end >= now_s), default=float("inf"))
 
     def _apply_instance(self, name: str, directive: InstanceDirective) -> None:
         self._scheduler.set_controls(name, directive.controls)
         self._fleet.set_controls(name, directive.controls)
 
-    def _said(self, sent_s: float) -> float:
+    def _sent_s(self, sent_s: float) -> float:
         now_s = self._clock.now_s()
         return now_s if sent_s > now_s + MAX_SKEW_S else min(sent_s, now_s)
 

@@ -53,11 +53,11 @@ class AgentSubscriber:
 
     async def resume(self) -> None:
         """Restores the last messages that statera and meta sent before this process started."""
-        said = await self._bus.latest(DECISIONS, MAXLEN[DECISIONS])
-        for message in said:
+        messages = await self._bus.latest(DECISIONS, MAXLEN[DECISIONS])
+        for message in messages:
             if isinstance(message, MetaDecision | DecisionOutcome):
                 self._decisions.record(message)
-        decisions = [message for message in said if isinstance(message, MetaDecision)]
+        decisions = [message for message in messages if isinstance(message, MetaDecision)]
         actions: Mapping[str, ControlAction] = {
             message.instance: message for message in await self._bus.latest(ACTIONS, RESUMED_ACTIONS) if isinstance(message, ControlAction)
         }

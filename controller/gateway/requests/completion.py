@@ -190,9 +190,9 @@ class CompletionHandler:
         else:
             manager.end(live, OutcomeKind.COMPLETED, answer.status, output_tokens=tokens, cached_tokens=cached)
         if answer.engine_well:
-            self._fleet.served(live.instance, sent_s)
+            self._fleet.request_succeeded(live.instance, sent_s)
         else:
-            self._fleet.fault(live.instance, sent_s, answer.engine_error, live.body)
+            self._fleet.request_failed(live.instance, sent_s, answer.engine_error, live.body)
         if answer.streamed:
             out.finish(answer.tail)
         else:
@@ -203,9 +203,9 @@ class CompletionHandler:
         self._observer.engine_failed(live.request, live.instance, str(error), self._clock.now_s())
         self._stop_engine(live)
         log.warning("engine %s failed: %s", live.instance, error, extra={"request_id": live.request.id})
-        self._fleet.fault(live.instance, live.dispatched_s, str(error), live.body)
+        self._fleet.request_failed(live.instance, live.dispatched_s, str(error), live.body)
         if isinstance(error, EngineUnavailable):
-            self._fleet.failed(live.instance, str(error))
+            self._fleet.mark_down(live.instance, str(error))
 
     async def _give_up(self, live: ActiveRequest, answer: Answer, error: EngineError, out: Responder) -> None:
         """Ends the request without a second try: the client gets the engine's own error document if it sent one, otherwise ours."""

@@ -59,7 +59,7 @@ class PassThrough:
         """
         self._fleet.require_model(model)
         if self._passing >= MAX_PASSING:
-            raise ApiError(429, "too_many_requests", f"{MAX_PASSING} pass-through requests are under way already", retry_after_s=1)
+            raise ApiError(429, "too_many_requests", f"{MAX_PASSING} pass-through requests are in progress already", retry_after_s=1)
         self._passing += 1
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -85,14 +85,14 @@ class PassThrough:
                 answer = await self._send(instance, path, body, trace_headers, out)
             except EngineError as error:
                 failure = error
-                self._fleet.fault(instance.name, sent_s, str(error), body)
+                self._fleet.request_failed(instance.name, sent_s, str(error), body)
                 if isinstance(error, EngineUnavailable):
-                    self._fleet.failed(instance.name, str(error))
+                    self._fleet.mark_down(instance.name, str(error))
             else:
                 if answer.status >= 500:
-                    self._fleet.fault(instance.name, sent_s, f"status {answer.status}", body)
+                    self._fleet.request_failed(instance.name, sent_s, f"status {answer.status}", body)
                 else:
-                    self._fleet.served(instance.name, sent_s)
+                    self._fleet.request_succeeded(instance.name, sent_s)
                 return instance, answer
         if failure is None:
             raise ApiError(503, "no_healthy_engine", "no engine that serves this model answers", retry_after_s=5)
