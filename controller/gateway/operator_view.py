@@ -194,7 +194,7 @@ class GatewayOperations:
             "long_prefill_tokens": self._knob(
                 instance, "long_prefill_tokens", directive.controls.long_prefill_tokens, directive.long_prefill_tokens
             ),
-            "guard": self._knob(instance, "guard", directive.controls.guard, directive.guard, guarded=view.guarded),
+            "guard": self._knob(instance, "guard", directive.controls.guard, directive.guard, guard_enabled=view.guard_enabled),
             "first_token_overhead_ms": view.first_token_overhead_ms,
             "kv_usage": snapshot.kv_usage if snapshot is not None else None,
             "kv_committed": view.kv_committed,
@@ -218,10 +218,10 @@ class GatewayOperations:
             for name in sorted({*directives.weights, *directives.limits})
         ]
 
-    def _knob(self, instance: Instance, name: str, value: float | None, setting: Setting, *, guarded: bool = True) -> dict[str, Any]:
+    def _knob(self, instance: Instance, name: str, value: float | None, setting: Setting, *, guard_enabled: bool = True) -> dict[str, Any]:
         """One knob with its source and where it takes effect: in the engine itself, in the gateway's window or guard, or nowhere."""
         if name == "guard":
-            acts = "TPOT guard" if guarded else "nowhere: the TPOT guard is off"
+            acts = "TPOT guard" if guard_enabled else "nowhere: the TPOT guard is off"
         elif name in instance.engine.capabilities.live_knobs and name not in instance.refused:
             acts = "engine and window" if name == "n_run" else "engine"
         else:

@@ -71,7 +71,7 @@ class PolicyControl:
         self._planner.guard.share = self._guard.get(GUARD, self._configured_guard)
         for instance in self._instances.values():
             instance.guard_overridden = bool(self._guard)
-            instance.guarded = self._planner.guard.share > 0.0
+            instance.guard_enabled = self._planner.guard.share > 0.0
         return self._guard != before
 
     def settle(self, limit: int, now_s: float) -> bool:
