@@ -154,6 +154,7 @@ async def test_an_exporter_that_fails_disturbs_nothing(tmp_path: Path, monkeypat
     install(monkeypatch, tmp_path / "packages", "failing_module", FAILING, *points)
     async with running(tmp_path) as rig:
         answers = [await rig.post(chat(tokens=2)) for _ in range(3)]
+        await eventually(lambda: "exporter failing.sampled has failed" in caplog.text)
         noted = {event["subject"]: (event["after"], event["reason"]) for event in rig.events("exporter")}
     assert [answer.status for answer in answers] == [200, 200, 200]
     assert noted[points[0]] == ("loaded", "")

@@ -4,8 +4,6 @@ import asyncio
 
 from hmas.controller.gateway.http.connection import ClientConnection, Handler, ServerState
 
-__all__ = ["Handler", "HttpServer"]
-
 BACKLOG = 1024
 ROUND_S = 1.0
 

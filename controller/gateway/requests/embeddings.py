@@ -10,7 +10,7 @@ from hmas.controller.gateway.instances.monitor import Fleet, Instance
 from hmas.controller.gateway.requests.auth import Authenticator
 from hmas.controller.gateway.requests.parse import parse_object, read_model
 from hmas.controller.gateway.requests.relay import Answer, EngineFault, relay
-from hmas.controller.gateway.requests.request_headers import client_request_id, read_claims
+from hmas.controller.gateway.requests.request_headers import answer_id, read_claims
 from hmas.controller.observability.observer import Observers
 from hmas.engines.errors import EngineError, EngineUnavailable
 
@@ -47,8 +47,7 @@ class PassThrough:
             self._observer.passed_through(error.status, self._fleet.now_s() - arrival_s)
             raise
         self._observer.passed_through(answer.status, self._fleet.now_s() - arrival_s)
-        request_id = client_request_id(http.headers) or os.urandom(16).hex()
-        headers = {"content-type": answer.content_type, "x-request-id": request_id, "x-hmas-instance": instance.name}
+        headers = {"content-type": answer.content_type, "x-request-id": answer_id(http.headers), "x-hmas-instance": instance.name}
         out.send(answer.status, headers, answer.body)
 
     async def _answered(self, model: str, path: str, body: bytes, trace_headers: dict[str, str], out: Responder) -> tuple[Instance, Answer]:

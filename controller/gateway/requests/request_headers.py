@@ -69,6 +69,11 @@ def client_request_id(headers: Mapping[str, str]) -> str:
     return value if value and REQUEST_ID.fullmatch(value) else ""
 
 
+def answer_id(headers: Mapping[str, str]) -> str:
+    """The `x-request-id` of an answer to a request that is not queued: the client's own, or a new one."""
+    return client_request_id(headers) or os.urandom(_ID_BYTES).hex()
+
+
 class Ids:
     """Creates request ids: 32 random hexadecimal digits, all of one length so that an engine's `abort` can match them.
 

@@ -1,7 +1,6 @@
 """The public routes. Every error before a request is admitted becomes OpenAI's error JSON here."""
 
 import logging
-import os
 from collections.abc import Awaitable, Callable, Mapping
 
 import orjson
@@ -11,7 +10,7 @@ from hmas.controller.gateway.errors import ApiError
 from hmas.controller.gateway.http.transport import HttpRequest, Responder
 from hmas.controller.gateway.instances.monitor import Fleet
 from hmas.controller.gateway.requests.auth import Authenticator
-from hmas.controller.gateway.requests.request_headers import client_request_id
+from hmas.controller.gateway.requests.request_headers import answer_id
 from hmas.controller.observability.observer import Observers
 
 EMBEDDINGS = "/v1/embeddings"
@@ -97,7 +96,7 @@ class PublicRoutes:
         return endpoint
 
     def _answer_error(self, error: ApiError, http: HttpRequest, out: Responder) -> None:
-        headers = {"x-request-id": client_request_id(http.headers) or os.urandom(16).hex(), **error.response_headers()}
+        headers = {"x-request-id": answer_id(http.headers), **error.response_headers()}
         try:
             out.send(error.status, headers, error.body())
         except ConnectionError:
