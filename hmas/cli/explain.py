@@ -72,11 +72,11 @@ def _target(slo: dict[str, Any], label: str, name: str) -> str:
 
 def _sent(one: dict[str, Any]) -> str:
     policy = one["policy"]
-    parameters = " ".join(f"{name}={value:g}" for name, value in sorted(policy["parameters"].items()))
+    parameters = "".join(f", {name}={value:g}" for name, value in sorted(policy["parameters"].items()))
     parts = [
         f"to {one['instance']} after {_ms(one['after_ms'])}: {one['reason']}",
-        f"policy {policy['name']}{f' ({parameters})' if parameters else ''} set by {_origin(policy)}",
-        *(f"{name} {knob['value']} set by {_origin(knob)}" for name, knob in one["knobs"].items()),
+        f"policy {policy['name']}{parameters} ({_origin(policy)})",
+        *(f"{name} {knob['value']} ({_origin(knob)})" for name, knob in one["knobs"].items()),
         f"{one['in_flight']} in flight there, this one included",
     ]
     if one["relieved"]:
