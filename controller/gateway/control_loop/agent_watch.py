@@ -99,7 +99,7 @@ class AgentWatch:
                 self.on_judged(proposal.agent, WINDOWS, aside=contest.aside)
         if dispatch.relieved and now_s - self._reported_s.get(dispatch.relieved, float("-inf")) >= RELIEVED_EVERY_S:
             self._reported_s[dispatch.relieved] = now_s
-            cause = CAUSES.get(dispatch.relieved, "nothing else wanted the place")
+            cause = CAUSES.get(dispatch.relieved, "no other request could use the slot")
             self._observer.note(
                 "dispatch.relieved", name, after=dispatch.entry.request.id, reason=f"{dispatch.reason}: {cause}", severity="warning"
             )
