@@ -65,7 +65,7 @@ class Load:
         room: How far utilization is below the band's upper edge (`Band.room`).
         spare: While requests miss their TTFT target, the unused part of the allowed TPOT misses of requests that begin in time: 1 for all
             of it, 0 for none; also 0 while TTFT is met.
-        guarded: Whether something else (the gateway's guard) protects TPOT when the window is too wide.
+        guard_enabled: Whether something else (the gateway's guard) protects TPOT when the window is too wide.
         missed: Whether targets are measurably missed at the present window; only then may the window shrink.
     """
 
@@ -75,7 +75,7 @@ class Load:
     safe: int = 0
     room: float = 0.0
     spare: float = 0.0
-    guarded: bool = True
+    guard_enabled: bool = True
     missed: bool = True
 
 
@@ -147,7 +147,7 @@ class WindowLoop:
         if not load.missed:
             # The model and the band are forecasts: they do not lower the window while targets are met.
             limited = max(limited, float(now))
-        if load.guarded and full and load.waits:
+        if load.guard_enabled and full and load.waits:
             limited = max(limited, self._opened(error, load, now, dt))
         # Back-calculation: the state is the actual output, so there is no windup beyond the limits.
         self.base = max(float(min(self.low, load.ceiling)), min(float(load.ceiling), limited)) * math.exp(-self.trim)

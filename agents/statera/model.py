@@ -128,7 +128,7 @@ class StateraModel:
         actions: list[ControlAction] = []
         for instance in view.instances:
             station = self._stations[instance.name]
-            heeded = instance.guarded and instance.guard > 0.0
+            heeded = instance.guard_enabled and instance.guard > 0.0
             station.guard_factors.update(now_s, heeded=heeded, ttft_missed=view.ttft_violation_rate)
             if _is_held(view, instance, "budget"):
                 station.budget.budget = instance.token_budget
@@ -175,7 +175,7 @@ class StateraModel:
         """
         ceiling = max(1, instance.capacity_n_run)
         restored = self._restored.get(instance.name)
-        cold = ceiling if instance.guarded else round(2.0 * math.sqrt(ceiling))
+        cold = ceiling if instance.guard_enabled else round(2.0 * math.sqrt(ceiling))
         wanted = restored.n_run if restored is not None else self._n_run_start or cold
         return max(min(self._n_run_min, ceiling), min(ceiling, wanted))
 
@@ -190,7 +190,7 @@ class StateraModel:
             station.target = best_window(station.plant, now_n=station.loop.n_run(ceiling), low=low, high=ceiling)
         target = station.target
         if not station.tuned:
-            station.loop.gains = Gains() if instance.guarded else self._unguarded_gains(station)
+            station.loop.gains = Gains() if instance.guard_enabled else self._unguarded_gains(station)
         band = self._band if target is None else self._band.raised(target.pressure)
         error = self._log_error(station, instance, view, target, now_s)
         if error is not None:
@@ -210,7 +210,7 @@ class StateraModel:
             safe=station.headroom.n_run,
             room=self._band.room(max(view.utilization.get(instance.name, 0.0), instance.tpot_pressure)),
             spare=_spare(view, station.guard_factors),
-            guarded=instance.guarded,
+            guard_enabled=instance.guard_enabled,
             missed=self._misses(station, instance, view, now_s),
         )
         station.loop.update(load, target, elapsed_s)

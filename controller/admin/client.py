@@ -153,9 +153,9 @@ class AdminClient:
         except ConnectionRefusedError:
             raise AdminUnreachable(f"no gateway listens at {self.url}; start one with `hmas up`, or name its admin address") from None
         except TimeoutError:
-            raise AdminUnreachable(f"the gateway at {self.url} did not answer within {self._timeout_s:g} s; its log says why") from None
+            raise AdminUnreachable(f"the gateway at {self.url} did not answer within {self._timeout_s:g} s; see its log") from None
         except (OSError, http.client.HTTPException) as error:
-            raise AdminUnreachable(f"cannot talk to the gateway at {self.url}: {str(error) or type(error).__name__}") from None
+            raise AdminUnreachable(f"cannot reach the gateway at {self.url}: {str(error) or type(error).__name__}") from None
         finally:
             connection.close()
 
@@ -163,7 +163,7 @@ class AdminClient:
         error = document.get("error") if isinstance(document, dict) else None
         message = error.get("message") if isinstance(error, dict) else None
         if status == 401:
-            return f"the gateway at {self.url} wants the operators' token: {message}"
+            return f"the gateway at {self.url} requires the operators' token: {message}"
         return str(message or f"the gateway at {self.url} answered {status}")
 
 

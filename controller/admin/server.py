@@ -112,7 +112,7 @@ class AdminServer:
             return _error(404, f"there is no {request.path} here", "unknown_path")
         except Exception:
             log.exception("serving %s %s failed", request.method, request.path)
-            return _error(500, "the operators' API failed on this request; the gateway's log says why", "internal_error")
+            return _error(500, "the operators' API failed on this request; the gateway's log has the reason", "internal_error")
 
     def _authenticate(self, request: web.Request) -> None:
         if not self._token_sha256:
@@ -232,7 +232,7 @@ class AdminServer:
         if for_s is not None:
             if not isinstance(for_s, int | float) or isinstance(for_s, bool) or not 0 < for_s <= 366 * 86_400:
                 raise BadRequest(
-                    f"for_s is {for_s!r}; allowed: seconds, more than 0 and at most 366 days, or null for good", path="$.for_s"
+                    f"for_s is {for_s!r}; allowed: seconds, more than 0 and at most 366 days, or null for no limit", path="$.for_s"
                 )
             ends = datetime.fromtimestamp(self._clock.now_s() + for_s, UTC)
             expires = ends.isoformat(timespec="milliseconds").replace("+00:00", "Z")

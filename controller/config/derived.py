@@ -1,14 +1,17 @@
-"""What follows from a configuration: file paths, addresses, the agents that run, and the settings of the scheduler."""
+"""What follows from a configuration: file paths, addresses, the agents that run, and the settings of the scheduler and its instances."""
 
 import ipaddress
 from pathlib import Path
 
-from hmas.controller.config.schema import AgentsConfig, Config
+from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig
 from hmas.controller.scheduling.policies.registry import named
-from hmas.controller.scheduling.settings import SchedulerSettings
+from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
+from hmas.engines.model_shape import model_kv_bytes
 
 AGENT_NAMES = ("perception", "prediction", "qos", "meta", "statera")
 """The five agents, in the order in which a request's data passes through them."""
+KV_BYTES_PER_TOKEN = 131_072
+"""The value of Llama 3 8B in 16 bit, used if nothing is known. It only weighs instances against each other; capacities are unaffected."""
 UNIX_PATH_LIMIT = 107
 """Most bytes of a unix socket's path on Linux (sun_path without its closing zero)."""
 
@@ -71,4 +74,23 @@ def scheduler_settings(config: Config) -> SchedulerSettings:
         overdue_wait_s=section.overdue_wait_s,
         tpot_guard=section.tpot_guard,
         headroom=config.slo.headroom,
+    )
+
+
+def instance_spec(engine: EngineConfig) -> InstanceSpec:
+    """The window and KV budget of one engine, for the scheduler.
+
+    Raises:
+        ProfileError: The model's config.json cannot be used; the message names the file and the field.
+    """
+    per_token = engine.kv_bytes_per_token
+    if not per_token and engine.model_config:
+        per_token = model_kv_bytes(engine.model_config, tp=engine.tp, dtype=engine.kv_cache_dtype)
+    per_token = per_token or KV_BYTES_PER_TOKEN
+    return InstanceSpec(
+        name=engine.name,
+        capacity_n_run=engine.n_run_max,
+        kv_capacity_tokens=engine.kv_capacity_tokens or engine.kv_capacity_bytes // per_token,
+        kv_bytes_per_token=per_token,
+        fence_margin=engine.fence_margin,
     )

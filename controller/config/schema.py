@@ -36,7 +36,7 @@ class GatewayConfig(Section, frozen=True):
     ] = True
     explain_kept: Annotated[
         int,
-        doc("ended requests that `hmas explain` still knows, about 4 KB each; 0 keeps no stories at all", ge=0, le=1_000_000),
+        doc("ended requests that `hmas explain` still knows, about 4 KB each; 0 keeps no traces at all", ge=0, le=1_000_000),
     ] = 10_000
     explain_s: Annotated[Seconds, doc("how long `hmas explain` knows a request after its end")] = 3600.0
 

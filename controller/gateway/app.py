@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from hmas.controller.bus.base import Bus
-from hmas.controller.config.derived import overrides_dir, scheduler_settings
+from hmas.controller.config.derived import instance_spec, overrides_dir, scheduler_settings
 from hmas.controller.config.reload import differences, taken
 from hmas.controller.config.schema import Config, EngineConfig
 from hmas.controller.core.types import OutcomeKind
@@ -21,16 +21,18 @@ from hmas.controller.gateway.control_loop.override_watcher import OverrideWatch
 from hmas.controller.gateway.control_loop.subscriber import AgentSubscriber
 from hmas.controller.gateway.errors import ApiError
 from hmas.controller.gateway.instances.monitor import Fleet
-from hmas.controller.gateway.instances.spec import instance_spec
+from hmas.controller.gateway.requests.active_request import Ending
 from hmas.controller.gateway.requests.auth import Authenticator
 from hmas.controller.gateway.requests.completion import CompletionHandler
 from hmas.controller.gateway.requests.embeddings import PassThrough
-from hmas.controller.gateway.requests.manager import Ending, RequestManager
+from hmas.controller.gateway.requests.manager import RequestManager
 from hmas.controller.gateway.requests.routes import PublicRoutes
 from hmas.controller.observability.agent_metrics import ModelReports
+from hmas.controller.observability.completions import CompletionRecorder
 from hmas.controller.observability.decision_log import DecisionLog
 from hmas.controller.observability.event_log import EventLog
 from hmas.controller.observability.metrics import Metrics
+from hmas.controller.observability.observer import Observer, Observers
 from hmas.controller.observability.request_trace import RequestTraces
 from hmas.controller.routing.registry import make_router
 from hmas.controller.runtime.clock import Clock
@@ -39,6 +41,7 @@ from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.engines.base import Engine
 
 MAX_SIDE_TASKS = 4096
+EXPORTER_CLOSE_S = 2.0
 STRANDED_EVERY_S = 1.0
 log = logging.getLogger(__name__)
 
@@ -47,8 +50,10 @@ class Gateway:
     """All parts of a gateway except its transport.
 
     Attributes:
-        door: Serves the requests of the public port.
-        manager, fleet, control, watch, event_log, decisions, metrics, listener, model_reports: Its parts.
+        routes: Serves the requests of the public port.
+        observer: Passes every event to all that listen: `event_log`, `metrics`, `completions`, `traces` and the exporters.
+        manager, fleet, scheduler, control, watch, agents, subscriber, decisions, model_reports, auth: Its other parts.
+        bus_up: Whether the bus is connected, as of the last cycle; None before the first.
         draining: Whether it takes no new requests any more.
     """
 
@@ -61,6 +66,7 @@ class Gateway:
         clock: Clock,
         on_cycle: Callable[[], None] | None = None,
         scheduler: Scheduler | None = None,
+        exporters: Sequence[Observer] = (),
     ) -> None:
         """Creates and connects the parts.
 
@@ -71,6 +77,7 @@ class Gateway:
             clock: The clock.
             on_cycle: Called after every finished cycle, for the service manager's watchdog.
             scheduler: A fresh one from `make_scheduler` with the same configuration, such as one that keeps a log; None creates it here.
+            exporters: Observers beside those that ship; they are closed with the gateway.
         """
         self.config = config
         self.bus = bus
@@ -81,61 +88,58 @@ class Gateway:
         self._on_cycle = on_cycle
         self._side_tasks: set[asyncio.Task[object]] = set()
         self._tasks: list[asyncio.Task[None]] = []
-        self._bus_up: bool | None = None
+        self.bus_up: bool | None = None
         self._bus_losses = 0
-        self.event_log = EventLog(bus, clock)
-        self.metrics = Metrics(config.tenants)
-        self.fleet = Fleet(engines, clock, self.event_log)
+        self._exporters = tuple(exporters)
         self.scheduler = make_scheduler(config) if scheduler is None else scheduler
-        self.control = Control(
-            config=config, scheduler=self.scheduler, fleet=self.fleet, event_log=self.event_log, metrics=self.metrics, clock=clock
-        )
-        self.traces = RequestTraces(
-            self.scheduler, clock, lambda: self.control.directives, kept=config.gateway.explain_kept, kept_s=config.gateway.explain_s
-        )
+        self.event_log = EventLog(bus)
+        self.metrics = Metrics(config.tenants)
+        self.completions = CompletionRecorder(bus, clock)
+        self.traces = RequestTraces(self.scheduler, kept=config.gateway.explain_kept, kept_s=config.gateway.explain_s)
+        self.observer = Observers([self.event_log, self.metrics, self.completions, self.traces, *exporters], clock)
+        self.fleet = Fleet(engines, clock, self.observer)
+        self.control = Control(config=config, scheduler=self.scheduler, fleet=self.fleet, observer=self.observer, clock=clock)
         targets = config.slo.targets()
-        self.agents = AgentWatch(self.event_log, self.control, targets=targets)
+        self.agents = AgentWatch(self.observer, self.control, targets=targets)
         self.manager = RequestManager(
             scheduler=self.scheduler,
             fleet=self.fleet,
             history=History(targets),
             bus=bus,
-            metrics=self.metrics,
+            observer=self.observer,
             clock=clock,
             share_prompts=config.gateway.share_prompts,
             weight_of=self.control.weight_of,
-            traces=self.traces,
             agents=self.agents,
         )
         self.agents.on_judged = self._judged
         self.fleet.on_snapshot = self.scheduler.observe
         self.fleet.on_ceiling = self.control.apply
-        self.fleet.on_models = self._sort_anew
+        self.fleet.on_models = self._models_changed
         self.fleet.on_probing = self.scheduler.set_probing
-        self.control.on_applied = self._applied
-        self.traces.turned()
+        self.observer.control_changed(None, self.control.directives, self.started_s)
         self.model_reports = ModelReports(clock, self.metrics.registry)
         self.decisions = DecisionLog()
-        self.listener = AgentSubscriber(
+        self.subscriber = AgentSubscriber(
             bus=bus, manager=self.manager, control=self.control, reports=self.model_reports, decisions=self.decisions, clock=clock
         )
-        self.watch = OverrideWatch(overrides_dir(config), control=self.control, bus=bus, event_log=self.event_log, clock=clock)
+        self.watch = OverrideWatch(overrides_dir(config), control=self.control, bus=bus, observer=self.observer, clock=clock)
         self.watch.on_held = self.manager.pump_soon
         self.auth = Authenticator(config.tenants, no_auth=config.gateway.no_auth)
-        self.door = self._make_door()
+        self.routes = self._make_routes()
 
     async def start(self) -> None:
         """Restores the last state, reads every engine and override once, and starts the cycle."""
         await self.watch.scan(announce=True)
         if self.config.agents.enabled:
-            await self.listener.resume()
+            await self.subscriber.resume()
         await self.fleet.poll_all()
-        self.event_log.note(
+        self.observer.note(
             "gateway", "gateway", before="stopped", after="started", reason=f"{len(self.fleet.instances)} engines configured"
         )
         loops: list[Coroutine[Any, Any, None]] = [self.fleet.run(), self.watch.run(), self._cycle()]
         if self.config.agents.enabled:
-            loops.append(self.listener.run())
+            loops.append(self.subscriber.run())
         self._tasks = [asyncio.create_task(loop) for loop in loops]
 
     def reload(self, config: Config) -> None:
@@ -147,7 +151,7 @@ class Gateway:
         self.auth.reload(self.config.tenants)
         self.scheduler.set_tpot_guard(self.config.scheduler.tpot_guard)
         self.control.reload(self.config)
-        self.event_log.note(
+        self.observer.note(
             "config",
             "configuration",
             after=f"taken: {', '.join(live) or 'nothing'}",
@@ -158,26 +162,26 @@ class Gateway:
 
     def reload_refused(self, reason: str) -> None:
         """Reports that a reloaded configuration is invalid; everything stays as it is."""
-        self.event_log.note("config", "configuration", after="refused", reason=reason, severity="error", source="operator")
+        self.observer.note("config", "configuration", after="refused", reason=reason, severity="error", source="operator")
 
     async def drain(self, hurry: asyncio.Event | None = None) -> None:
         """Takes no new requests and waits for running ones until `drain_s` or `hurry`; then ends the rest with an error."""
         self.draining = True
-        self.event_log.note(
-            "gateway", "gateway", before="serving", after="draining", reason=f"{len(self.manager.lives)} requests under way"
+        self.observer.note(
+            "gateway", "gateway", before="serving", after="draining", reason=f"{len(self.manager.active)} requests in progress"
         )
         await self._wait_for_idle(hurry or asyncio.Event())
-        left = list(self.manager.lives.values())
+        left = list(self.manager.active.values())
         for live in left:
             ending = Ending(OutcomeKind.FAILED, 503, "shutting_down", "the gateway is shutting down", retry_after_s=5)
             if live.dispatched_s:
-                self.manager.cut(live, ending)
+                live.abort(ending)
             else:
                 self.manager.drop(live, ending)
         tasks = [live.task for live in left]
         if tasks:
             await asyncio.wait(tasks, timeout=3.0)
-        self.event_log.note("gateway", "gateway", before="draining", after="stopped", reason=f"{len(left)} requests were cut off")
+        self.observer.note("gateway", "gateway", before="draining", after="stopped", reason=f"{len(left)} requests were aborted")
 
     async def _wait_for_idle(self, hurry: asyncio.Event) -> None:
         waits = [asyncio.create_task(self.manager.wait_idle()), asyncio.create_task(hurry.wait())]
@@ -192,6 +196,12 @@ class Gateway:
             for task in pending:
                 task.cancel()
             _, pending = await asyncio.wait(pending, timeout=1.0)
+        for exporter in self._exporters:
+            try:
+                async with asyncio.timeout(EXPORTER_CLOSE_S):
+                    await exporter.close()
+            except Exception:
+                log.exception("closing the exporter %s failed", type(exporter).__name__)
 
     def readiness(self) -> list[str]:
         """Reasons for not being ready; empty if it is ready."""
@@ -201,25 +211,25 @@ class Gateway:
             return ["no healthy engine"] if self.fleet.instances else ["no engine is configured"]
         return []
 
-    def _make_door(self) -> PublicRoutes:
+    def _make_routes(self) -> PublicRoutes:
         gateway, auth = self.config.gateway, self.auth
-        life = CompletionHandler(
+        completions = CompletionHandler(
             manager=self.manager,
             fleet=self.fleet,
             auth=auth,
-            metrics=self.metrics,
+            observer=self.observer,
             clock=self.clock,
             targets=self.config.slo.targets(),
             request_timeout_s=gateway.request_timeout_s,
             spawn=self._spawn,
         )
-        passing = PassThrough(fleet=self.fleet, auth=auth, metrics=self.metrics, timeout_s=gateway.request_timeout_s)
+        embeddings = PassThrough(fleet=self.fleet, auth=auth, observer=self.observer, timeout_s=gateway.request_timeout_s)
         return PublicRoutes(
-            complete=life.serve,
-            embed=passing.serve,
+            complete=completions.serve,
+            embed=embeddings.serve,
             auth=auth,
             fleet=self.fleet,
-            metrics=self.metrics,
+            observer=self.observer,
             readiness=self.readiness,
             refusal=self._refusal,
             exposition=self._exposition,
@@ -234,14 +244,15 @@ class Gateway:
             try:
                 self.manager.expire()
                 now_s = self.clock.now_s()
-                self.traces.tick(now_s)
                 if now_s - stranded_s >= STRANDED_EVERY_S and not all(instance.healthy for instance in self.fleet.instances.values()):
                     # If there are more than one batch, the rest follows with the next tick.
                     stranded_s = 0.0 if self.manager.give_up_stranded() else now_s
                 self.control.tick()
                 self.manager.pump_soon()
-                self._look_at_bus()
-                self.bus.post(self.scheduler.snapshot(now_s, self.name, self.control.directives.forced))
+                self._watch_bus()
+                snapshot = self.scheduler.snapshot(now_s, self.name, self.control.directives.forced)
+                self.bus.post(snapshot)
+                self.observer.sampled(snapshot)
                 if self._on_cycle is not None:
                     self._on_cycle()
             except Exception:
@@ -251,30 +262,26 @@ class Gateway:
         """Sets an agent's proposals aside or uses them again. This happens later in the loop, because a dispatch is in progress."""
         asyncio.get_running_loop().call_soon(partial(self.control.set_aside, agent, answers, aside=aside))
 
-    def _applied(self) -> None:
-        """Reacts to a change that control has applied."""
-        self.traces.turned()
-
-    def _sort_anew(self, instance: str, models: frozenset[str] | None) -> None:
+    def _models_changed(self, instance: str, models: frozenset[str] | None) -> None:
         """Sorts requests again after an instance has changed the models it serves."""
         self.scheduler.set_models(instance, models, self.clock.now_s())
 
-    def _look_at_bus(self) -> None:
+    def _watch_bus(self) -> None:
         """Reports loss and return of the bus, and publishes the active overrides again after a return.
 
         A bus server that was away for less than a cycle may have lost them, too.
         """
         health = self.bus.health
-        if self._bus_up is None:
-            self._bus_up, self._bus_losses = health.connected, health.losses
+        if self.bus_up is None:
+            self.bus_up, self._bus_losses = health.connected, health.losses
             return
-        if self._bus_up and health.losses > self._bus_losses:
-            self._bus_up = False
-            self.event_log.note("bus", "bus", before="connected", after="away", reason=health.detail, severity="warning")
+        if self.bus_up and health.losses > self._bus_losses:
+            self.bus_up = False
+            self.observer.note("bus", "bus", before="connected", after="away", reason=health.detail, severity="warning")
         self._bus_losses = health.losses
-        if health.connected and not self._bus_up:
-            self._bus_up = True
-            self.event_log.note("bus", "bus", before="away", after="connected")
+        if health.connected and not self.bus_up:
+            self.bus_up = True
+            self.observer.note("bus", "bus", before="away", after="connected")
             self.bus.post(msgspec.structs.replace(self.control.notice, sent_s=self.clock.now_s()))
 
     def _spawn(self, work: Coroutine[Any, Any, object]) -> None:
@@ -294,7 +301,7 @@ class Gateway:
     def _exposition(self) -> tuple[bytes, str]:
         health = self.bus.health
         snapshot = self.scheduler.snapshot(self.clock.now_s(), self.name)
-        self.metrics.fair(self.manager.fairness())
+        self.metrics.fair(self.completions.fairness(self.control.weight_of))
         self.metrics.agents(self.agents.scores.standings())
         passing = {name: instance.passing for name, instance in self.fleet.instances.items()}
         return self.metrics.exposition(

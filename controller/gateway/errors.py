@@ -74,6 +74,14 @@ class ApiError(HmasError):
         return headers
 
 
+class HttpError(HmasError):
+    """Input that is no valid HTTP/1.1, or HTTP that must not be accepted. `status`: the status of the answer."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 def bad_field(param: str, value: object, allowed: str, *, code: str = "invalid_value") -> ApiError:
     """A 400 error that names the field, its value and the allowed values; long values are cut."""
     return ApiError(400, code, str(BodyError(param, value, allowed)), param=param)

@@ -63,12 +63,12 @@ class GatewayOperations:
             },
             "instances": self._instances(snapshot.instances, now_s),
             "agents": self._agents(now_s),
-            "models": gateway.model_reports.told(),
+            "models": gateway.model_reports.documents(),
             "bus": self._bus(),
             "overrides": self.overrides(),
             "counts": self._counts(),
             "goodput": self._goodput(),
-            "fairness": to_builtins(gateway.manager.fairness()),
+            "fairness": to_builtins(gateway.completions.fairness(gateway.control.weight_of)),
             "tenants": self._tenants(now_s),
         }
 
@@ -105,7 +105,7 @@ class GatewayOperations:
         """See `Operations.decision`."""
         found = self._gateway.decisions.find(decision_id)
         if not found:
-            raise AdminError(f"decision {decision_id!r} is not known, or not any more; `hmas decisions` lists the newest")
+            raise AdminError(f"decision {decision_id!r} is unknown or no longer kept; `hmas decisions` lists the newest")
         if len(found) > 1:
             ids = ", ".join(one["decision_id"] for one in found[-SHOWN_IDS:])
             raise AdminError(f"decision {decision_id!r} may be any of {len(found)}, the newest of them {ids}; give more of the id")
@@ -194,7 +194,7 @@ class GatewayOperations:
             "long_prefill_tokens": self._knob(
                 instance, "long_prefill_tokens", directive.controls.long_prefill_tokens, directive.long_prefill_tokens
             ),
-            "guard": self._knob(instance, "guard", directive.controls.guard, directive.guard, guarded=view.guarded),
+            "guard": self._knob(instance, "guard", directive.controls.guard, directive.guard, guard_enabled=view.guard_enabled),
             "first_token_overhead_ms": view.first_token_overhead_ms,
             "kv_usage": snapshot.kv_usage if snapshot is not None else None,
             "kv_committed": view.kv_committed,
@@ -218,10 +218,10 @@ class GatewayOperations:
             for name in sorted({*directives.weights, *directives.limits})
         ]
 
-    def _knob(self, instance: Instance, name: str, value: float | None, setting: Setting, *, guarded: bool = True) -> dict[str, Any]:
+    def _knob(self, instance: Instance, name: str, value: float | None, setting: Setting, *, guard_enabled: bool = True) -> dict[str, Any]:
         """One knob with its source and where it takes effect: in the engine itself, in the gateway's window or guard, or nowhere."""
         if name == "guard":
-            acts = "TPOT guard" if guarded else "nowhere: the TPOT guard is off"
+            acts = "TPOT guard" if guard_enabled else "nowhere: the TPOT guard is off"
         elif name in instance.engine.capabilities.live_knobs and name not in instance.refused:
             acts = "engine and window" if name == "n_run" else "engine"
         else:
@@ -241,11 +241,11 @@ class GatewayOperations:
         gateway = self._gateway
         agents: dict[str, Any] = {}
         for name in AGENT_NAMES:
-            heard_s = gateway.listener.heard_s.get(name)
+            received_s = gateway.subscriber.received_s.get(name)
             agents[name] = {
-                "heard_s": heard_s,
-                "age_s": None if heard_s is None else now_s - heard_s,
-                "speaks_here": name != "qos",
+                "last_message_s": received_s,
+                "age_s": None if received_s is None else now_s - received_s,
+                "sends_here": name != "qos",
                 "runs": name in running_agents(gateway.config.agents),
                 "answers": [_standing(one) for one in gateway.agents.scores.standings() if one.agent == name],
             }
@@ -262,7 +262,7 @@ class GatewayOperations:
         conserved = False
         with contextlib.suppress(SchedulingError):
             scheduler.check_conservation()
-            conserved = counts.queued + counts.running == len(self._gateway.manager.lives)
+            conserved = counts.queued + counts.running == len(self._gateway.manager.active)
         return {
             "arrived": counts.arrived,
             "queued": counts.queued,
@@ -273,7 +273,7 @@ class GatewayOperations:
         }
 
     def _goodput(self) -> dict[str, Any]:
-        recent, uptime_s = self._gateway.manager.recent(), self._gateway.clock.now_s() - self._gateway.started_s
+        recent, uptime_s = self._gateway.completions.recent(), self._gateway.clock.now_s() - self._gateway.started_s
         window_s = max(1.0, min(recent.window_s, uptime_s))
         return {
             "window_s": window_s,

@@ -15,6 +15,7 @@ from hmas.controller.core.errors import ConfigError
 from hmas.controller.gateway.app import Gateway
 from hmas.controller.gateway.http.server import HttpServer
 from hmas.controller.gateway.operator_view import GatewayOperations
+from hmas.controller.observability.plugins import load_exporters
 from hmas.controller.runtime.clock import Clock
 from hmas.controller.runtime.process import lift_limit
 from hmas.controller.scheduling.scheduler import Scheduler
@@ -70,19 +71,26 @@ async def serve(
     await bus.start()
     async with AsyncExitStack() as stack:
         engines = await _connect(config, keys, stack)
-        gateway = Gateway(config, bus=bus, engines=engines, clock=clock, on_cycle=on_cycle, scheduler=scheduler)
+        exporters, refused = load_exporters()
+        gateway = Gateway(
+            config, bus=bus, engines=engines, clock=clock, on_cycle=on_cycle, scheduler=scheduler, exporters=tuple(exporters.values())
+        )
         stack.push_async_callback(gateway.close)
+        for name in exporters:
+            gateway.observer.note("exporter", name, after="loaded")
+        for name, reason in refused.items():
+            gateway.observer.note("exporter", name, after="refused", reason=reason, severity="warning")
         await gateway.start()
         settings = config.gateway
-        door = HttpServer(
-            gateway.door.handle,
+        public = HttpServer(
+            gateway.routes.handle,
             host=settings.host,
             port=settings.port,
             max_body_bytes=settings.max_body_bytes,
             max_connections=settings.max_connections,
         )
-        stack.push_async_callback(door.close)
-        await door.start()
+        stack.push_async_callback(public.close)
+        await public.start()
         admin = AdminServer(
             GatewayOperations(gateway),
             host=settings.admin_host,
@@ -92,7 +100,7 @@ async def serve(
         )
         stack.push_async_callback(admin.close)
         await admin.start()
-        started = Started(url_of(settings.host, door.port), url_of(settings.admin_host, admin.port), gateway)
+        started = Started(url_of(settings.host, public.port), url_of(settings.admin_host, admin.port), gateway)
         log.info("gateway at %s, operators' API at %s", started.url, started.admin_url)
         if on_ready is not None:
             on_ready(started)

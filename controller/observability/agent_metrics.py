@@ -23,7 +23,7 @@ NAME_LIMIT = 64
 
 FIGURES: Mapping[str, tuple[str, str, float]] = MappingProxyType(
     {
-        "unknown_share": ("hmas_agent_unknown_ratio", "Share of requests whose task type was left unknown, newest 2,000.", 1.0),
+        "unknown_share": ("hmas_agent_unknown_ratio", "Share of requests own task type was left unknown, newest 2,000.", 1.0),
         "confidence": ("hmas_agent_confidence_ratio", "Mean confidence in the task type, newest 2,000.", 1.0),
         "pinball": ("hmas_agent_length_pinball", "Mean pinball loss of the log output length over all levels, newest 2,000.", 1.0),
         "median_ape": ("hmas_agent_length_error_ratio", "Median absolute error of the predicted length over the real one.", 1.0),
@@ -34,7 +34,7 @@ FIGURES: Mapping[str, tuple[str, str, float]] = MappingProxyType(
         "tpot_ape": ("hmas_agent_tpot_error_ratio", "Median absolute error of the predicted TPOT over the real one.", 1.0),
         "gain": ("hmas_agent_shadow_gain_ratio", "By how much the error of the model in the shadow is lower.", 1.0),
         "evidence": ("hmas_agent_shadow_evidence", "Natural log of the evidence that it is better; 4.6 is 1 in 100.", 1.0),
-        "agreement": ("hmas_agent_shadow_agreement_ratio", "Share of requests on whose task type both agree.", 1.0),
+        "agreement": ("hmas_agent_shadow_agreement_ratio", "Share of requests on own task type both agree.", 1.0),
         "pairs": ("hmas_agent_shadow_requests", "Requests on which both were compared.", 1.0),
         "dropped": ("hmas_agent_shadow_dropped_requests", "Requests that the shadow was too busy to read.", 1.0),
     }
@@ -70,7 +70,7 @@ class ModelReports(Collector):
         self._reports: OrderedDict[tuple[str, str, str], tuple[float, ModelReport]] = OrderedDict()
         registry.register(self)
 
-    def hear(self, report: ModelReport) -> bool:
+    def record(self, report: ModelReport) -> bool:
         """Stores a report; returns False, and stores nothing, if the agent is unknown."""
         if report.agent not in AGENTS:
             return False
@@ -85,9 +85,9 @@ class ModelReports(Collector):
     def fresh(self) -> list[ModelReport]:
         """The reports that are not too old, by agent, instance and role."""
         since_s = self._clock.now_s() - FRESH_S
-        return [report for _, (heard_s, report) in sorted(self._reports.items()) if heard_s >= since_s]
+        return [report for _, (received_s, report) in sorted(self._reports.items()) if received_s >= since_s]
 
-    def told(self) -> list[dict[str, Any]]:
+    def documents(self) -> list[dict[str, Any]]:
         """The reports as JSON values, for operators."""
         now_s = self._clock.now_s()
         return [{**structs.asdict(report), "age_s": max(0.0, now_s - report.sent_s)} for report in self.fresh()]
@@ -118,18 +118,18 @@ class ModelReports(Collector):
         for (model, feature), count in _out_of_range(fresh).items():
             outside.add_metric([model, feature], count)
         for report in fresh:
-            whose = [report.agent, report.instance, report.role]
-            info.add_metric([*whose, report.model], 1.0)
-            fallback.add_metric(whose, 1.0 if report.fallback else 0.0)
-            answered.add_metric(whose, float(report.requests))
+            own = [report.agent, report.instance, report.role]
+            info.add_metric([*own, report.model], 1.0)
+            fallback.add_metric(own, 1.0 if report.fallback else 0.0)
+            answered.add_metric(own, float(report.requests))
             if report.role == "active":
-                memory.add_metric(whose[:2], float(report.rss_bytes))
+                memory.add_metric(own[:2], float(report.rss_bytes))
             for level in sorted(_LEVELS & report.coverage.keys()):
-                coverage.add_metric([*whose, level], report.coverage[level])
+                coverage.add_metric([*own, level], report.coverage[level])
             for name in FIGURES.keys() & report.figures.keys():
-                figures[name].add_metric(whose, report.figures[name] * FIGURES[name][2])
+                figures[name].add_metric(own, report.figures[name] * FIGURES[name][2])
             for name, target, engine, value in _by_engine(report.figures):
-                engines[name].add_metric([*whose, engine, target], value)
+                engines[name].add_metric([*own, engine, target], value)
         families = (info, fallback, memory, answered, coverage, outside, *figures.values(), *engines.values())
         return [family for family in families if family.samples]
 

@@ -1,24 +1,24 @@
-"""Reports requests that have ended: to the agents, to the metrics, and to operators as figures of the last minute."""
+"""The records of requests that have ended: made once, posted to the agents, and summed up for operators over the last minute."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import msgspec
 
 from hmas.controller.bus.base import Bus
-from hmas.controller.core.fairness import Fairness
-from hmas.controller.core.messages import Completion, RequestCost
-from hmas.controller.core.types import Estimates, OutcomeKind, Request
-from hmas.controller.observability.metrics import Metrics
-from hmas.controller.observability.tenant_fairness import recent_fairness
+from hmas.controller.core.fairness import Fairness, Service, fairness
+from hmas.controller.core.messages import RequestCost
+from hmas.controller.core.types import OutcomeKind
+from hmas.controller.observability.observer import Completion, Estimates, Observer, Request
 from hmas.controller.runtime.clock import Clock
-from hmas.controller.scheduling.default_estimates import History
 from hmas.controller.scheduling.refusals import completion_of
-from hmas.controller.scheduling.scheduler import Ended, Refusal
+from hmas.controller.scheduling.results import Ended, Refusal
 
 RECENT_S = 60.0
 RECENT_KEPT = 5_000
+FAIRNESS_OVER = 1000
+"""Most completions over which fairness is computed, which bounds the time to a few milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,53 +33,18 @@ class Recent:
     tpot_ms: tuple[float, ...] = field(repr=False)
 
 
-class CompletionRecorder:
-    """Records each ending once: on the bus, in the history that provides first estimates, and in the metrics."""
+class CompletionRecorder(Observer):
+    """Posts every completion to the agents, and keeps those of the last minute."""
 
-    def __init__(self, *, bus: Bus, history: History, metrics: Metrics, clock: Clock, weight_of: Callable[[str], float]) -> None:
+    def __init__(self, bus: Bus, clock: Clock) -> None:
         self._bus = bus
-        self._history = history
-        self._metrics = metrics
         self._clock = clock
-        self._weight_of = weight_of
         self._recent: deque[Completion] = deque(maxlen=RECENT_KEPT)
 
-    def ended(
-        self, request: Request, cost: RequestCost | None, ended: Ended, status: int, reason: str, *, now_s: float, cached_tokens: int = 0
-    ) -> Completion:
-        """Records the ending of an admitted request. `cost`: prediction's last answer about it."""
-        predicted = ended.predicted
-        completion = msgspec.structs.replace(
-            completion_of(ended, now_s),
-            cached_tokens=cached_tokens,
-            # Residuals are those of the instance that served the request, if prediction's answer names it.
-            predicted_ttft_ms=cost.ttft_ms.get(ended.instance, predicted.ttft_ms) if cost is not None else predicted.ttft_ms,
-            predicted_tpot_ms=cost.tpot_ms.get(ended.instance, predicted.tpot_ms) if cost is not None else predicted.tpot_ms,
-            slo_met=ended.slo_met or _whole_in_time(request, ended),
-            status=status,
-            reason=reason,
-        )
-        return self._file(completion)
-
-    def refused(self, request: Request, estimates: Estimates, refusal: Refusal, policy: str, now_s: float) -> Completion:
-        """Records a request that was not admitted to the queue."""
-        return self._file(
-            Completion(
-                request_id=request.id,
-                sent_s=now_s,
-                tenant=request.tenant,
-                model=request.model,
-                outcome=refusal.kind,
-                arrival_s=request.arrival_s,
-                policy=policy,
-                prompt_tokens=request.prompt_tokens,
-                total_ms=(now_s - request.arrival_s) * 1000.0,
-                ttft_slo_ms=estimates.slo.ttft_ms,
-                tpot_slo_ms=estimates.slo.tpot_ms,
-                status=refusal.status,
-                reason=refusal.message,
-            )
-        )
+    def ended(self, completion: Completion) -> None:
+        """See `Observer.ended`."""
+        self._bus.post(completion)
+        self._recent.append(completion)
 
     def recent(self) -> Recent:
         """Figures of the last minute."""
@@ -96,17 +61,57 @@ class CompletionRecorder:
             tpot_ms=tuple(sorted(item.tpot_ms for item in done if item.tpot_ms >= 0)),
         )
 
-    def fairness(self) -> Fairness:
-        """How evenly tenants were served over the last minute while they competed."""
+    def fairness(self, weight_of: Callable[[str], float]) -> Fairness:
+        """How evenly tenants were served over the last minute while they competed; requests that still wait are not included."""
         since_s = self._clock.now_s() - RECENT_S
-        return recent_fairness((item for item in self._recent if item.sent_s >= since_s), self._weight_of)
+        newest = [item for item in self._recent if item.sent_s >= since_s][-FAIRNESS_OVER:]
+        return fairness(_services(newest), {item.tenant: weight_of(item.tenant) for item in newest})
 
-    def _file(self, completion: Completion) -> Completion:
-        self._bus.post(completion)
-        self._history.learn(completion)
-        self._metrics.ended(completion)
-        self._recent.append(completion)
-        return completion
+
+def completion_for(
+    request: Request, cost: RequestCost | None, ended: Ended, status: int, reason: str, *, now_s: float, cached_tokens: int = 0
+) -> Completion:
+    """The record of an admitted request that has ended.
+
+    Args:
+        request: The request.
+        cost: Prediction's last answer about it, None without one.
+        ended: The scheduler's result.
+        status: HTTP status, 499 if the client left.
+        reason: What happened; empty if it was served.
+        now_s: The time.
+        cached_tokens: Prompt tokens that the engine had in its cache.
+    """
+    predicted = ended.predicted
+    return msgspec.structs.replace(
+        completion_of(ended, now_s),
+        cached_tokens=cached_tokens,
+        # Residuals are those of the instance that served the request, if prediction's answer names it.
+        predicted_ttft_ms=cost.ttft_ms.get(ended.instance, predicted.ttft_ms) if cost is not None else predicted.ttft_ms,
+        predicted_tpot_ms=cost.tpot_ms.get(ended.instance, predicted.tpot_ms) if cost is not None else predicted.tpot_ms,
+        slo_met=ended.slo_met or _whole_in_time(request, ended),
+        status=status,
+        reason=reason,
+    )
+
+
+def completion_refused(request: Request, estimates: Estimates, refusal: Refusal, policy: str, now_s: float) -> Completion:
+    """The record of a request that was not admitted to the queue."""
+    return Completion(
+        request_id=request.id,
+        sent_s=now_s,
+        tenant=request.tenant,
+        model=request.model,
+        outcome=refusal.kind,
+        arrival_s=request.arrival_s,
+        policy=policy,
+        prompt_tokens=request.prompt_tokens,
+        total_ms=(now_s - request.arrival_s) * 1000.0,
+        ttft_slo_ms=estimates.slo.ttft_ms,
+        tpot_slo_ms=estimates.slo.tpot_ms,
+        status=refusal.status,
+        reason=refusal.message,
+    )
 
 
 def _whole_in_time(request: Request, ended: Ended) -> bool:
@@ -118,3 +123,12 @@ def _whole_in_time(request: Request, ended: Ended) -> bool:
         return False
     slo = ended.entry.estimates.slo
     return ended.total_ms <= slo.ttft_ms + slo.tpot_ms * (ended.output_tokens - 1)
+
+
+def _services(completions: Iterable[Completion]) -> Iterable[Service]:
+    for one in completions:
+        end_s = one.arrival_s + max(0.0, one.total_ms) / 1000.0
+        if one.queue_ms < 0.0 or one.output_tokens < 1:
+            yield Service(one.tenant, one.arrival_s, end_s, end_s, 0.0)
+        else:
+            yield Service(one.tenant, one.arrival_s, one.arrival_s + one.queue_ms / 1000.0, end_s, one.prompt_tokens + one.output_tokens)

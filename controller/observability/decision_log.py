@@ -15,26 +15,24 @@ class DecisionLog:
     """The newest decisions by id, each with its outcome once it is known. Repeats sent as a sign of life are not kept."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, MetaDecision] = OrderedDict()
-        self._outcomes: dict[str, DecisionOutcome] = {}
+        self._kept: OrderedDict[str, tuple[MetaDecision, DecisionOutcome | None]] = OrderedDict()
 
-    def hear(self, message: MetaDecision | DecisionOutcome) -> None:
+    def record(self, message: MetaDecision | DecisionOutcome) -> None:
         """Stores a decision or an outcome; a second delivery is ignored."""
         if isinstance(message, DecisionOutcome):
-            if message.decision_id in self._kept:
-                self._outcomes[message.decision_id] = message
-            return
-        if message.repeats:
-            return
-        self._kept[message.decision_id] = message
-        while len(self._kept) > KEPT:
-            gone, _ = self._kept.popitem(last=False)
-            self._outcomes.pop(gone, None)
+            kept = self._kept.get(message.decision_id)
+            if kept is not None:
+                self._kept[message.decision_id] = (kept[0], message)
+        elif not message.repeats:
+            _, outcome = self._kept.get(message.decision_id, (message, None))
+            self._kept[message.decision_id] = (message, outcome)
+            if len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
 
     def newest(self, limit: int, *, changes: bool = False) -> list[dict[str, Any]]:
         """The newest decisions, oldest of them first. `changes`: only decisions that changed something."""
-        found = [decision for decision in self._kept.values() if not changes or _is_change(decision)]
-        return [self._told(decision) for decision in found[-limit:]] if limit > 0 else []
+        found = [one for one in self._kept.values() if not changes or _is_change(one[0])]
+        return [_document(*one) for one in found[-limit:]] if limit > 0 else []
 
     def find(self, decision_id: str) -> list[dict[str, Any]]:
         """The decisions that an id may refer to, the newest last: an exact match, else one with this number, else all with this ending.
@@ -42,26 +40,26 @@ class DecisionLog:
         If several decisions have the same number, from a meta before and after a restart, the newest one counts.
         """
         if decision_id in self._kept:
-            return [self._told(self._kept[decision_id])]
-        numbered = [decision for name, decision in self._kept.items() if name.rsplit("-", 1)[-1] == decision_id]
-        found = numbered[-1:] or [decision for name, decision in self._kept.items() if name.endswith(decision_id)]
-        return [self._told(decision) for decision in found]
+            return [_document(*self._kept[decision_id])]
+        numbered = [one for name, one in self._kept.items() if name.rsplit("-", 1)[-1] == decision_id]
+        found = numbered[-1:] or [one for name, one in self._kept.items() if name.endswith(decision_id)]
+        return [_document(*one) for one in found]
 
-    def _told(self, decision: MetaDecision) -> dict[str, Any]:
-        document: dict[str, Any] = msgspec.structs.asdict(decision)
-        document["changed"] = _is_change(decision)
-        document["in_force"] = label_of(decision.policy, decision.parameters, decision.n_run)
-        document["candidates"] = [
-            {"name": label_of(one.policy, one.parameters, one.n_run), **msgspec.structs.asdict(one)} for one in decision.candidates
-        ]
-        outcome = self._outcomes.get(decision.decision_id)
-        document["outcome"] = None
-        if outcome is not None:
-            document["outcome"] = {
-                **{name: value for name, value in msgspec.structs.asdict(outcome).items() if name not in {"sent_s", "decision_id"}},
-                "regret": outcome.regret if outcome.best else None,
-            }
-        return document
+
+def _document(decision: MetaDecision, outcome: DecisionOutcome | None) -> dict[str, Any]:
+    document: dict[str, Any] = msgspec.structs.asdict(decision)
+    document["changed"] = _is_change(decision)
+    document["in_force"] = label_of(decision.policy, decision.parameters, decision.n_run)
+    document["candidates"] = [
+        {"name": label_of(one.policy, one.parameters, one.n_run), **msgspec.structs.asdict(one)} for one in decision.candidates
+    ]
+    document["outcome"] = None
+    if outcome is not None:
+        document["outcome"] = {
+            **{name: value for name, value in msgspec.structs.asdict(outcome).items() if name not in {"sent_s", "decision_id"}},
+            "regret": outcome.regret if outcome.best else None,
+        }
+    return document
 
 
 def _is_change(decision: MetaDecision) -> bool:

@@ -7,9 +7,9 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from hmas.controller.control.agent_scores import Standing
 from hmas.controller.core.fairness import Fairness
-from hmas.controller.core.messages import Completion, SystemSnapshot
 from hmas.controller.core.types import OutcomeKind
 from hmas.controller.observability.counters import Count, Counter, Histogram
+from hmas.controller.observability.observer import Completion, Directives, Observer, Request, SystemSnapshot
 
 MAX_TENANT_LABELS = 50
 OTHER = "other"
@@ -18,7 +18,7 @@ TPOT_S = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.0
 OVERHEAD_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 
 
-class Metrics:
+class Metrics(Observer):
     """All metrics of one gateway.
 
     Configured tenants always have a label of their own; of the others the first 50 have one, and the rest share `other`.
@@ -30,9 +30,8 @@ class Metrics:
         self._tenant_labels: dict[str, str] = {}
         self.requests = Counter("hmas_requests", "Requests that ended, by outcome.", ["tenant", "outcome"], registry=registry)
         self.slo_met = Counter("hmas_slo_met_requests", "Requests that met both of their targets.", ["tenant"], registry=registry)
-        self.responses = Counter("hmas_http_responses", "HTTP answers, by status.", ["status"], registry=registry)
-        self.refused = Counter(
-            "hmas_refused_requests", "Requests refused before they were queued, by the error's code.", ["code"], registry=registry
+        self._refused = Counter(
+            "hmas_refused_requests", "Requests answered with an error before they were queued, by its code.", ["code"], registry=registry
         )
         self.tokens = Counter("hmas_tokens", "Tokens, by direction (prompt tokens are estimates).", ["direction"], registry=registry)
         self.tenant_tokens = Counter(
@@ -63,32 +62,40 @@ class Metrics:
             "hmas_passthrough_requests", "Requests that are not queued (embeddings), by HTTP status.", ["status"], registry=registry
         )
         self.passed_s = Histogram(
-            "hmas_passthrough_duration_seconds", "Arrival to the answer of those that were served.", buckets=LATENCY_S, registry=registry
+            "hmas_passthrough_duration_seconds",
+            "Arrival to answer of served requests that are not queued.",
+            buckets=LATENCY_S,
+            registry=registry,
         )
-        self.passing = Gauge("hmas_passthrough_in_flight_requests", "The same, sent and not answered.", ["instance"], registry=registry)
+        self.passing = Gauge(
+            "hmas_passthrough_in_flight_requests",
+            "Requests that are not queued, sent and not answered yet.",
+            ["instance"],
+            registry=registry,
+        )
         self.retries = Counter("hmas_retries", "Requests sent to a second instance because the first failed.", registry=registry)
         self.engine_errors = Counter("hmas_engine_errors", "Failures of engines, by instance.", ["instance"], registry=registry)
         self.agent_faults = Counter(
             "hmas_agent_messages_rejected", "Messages of agents that were out of range, by agent.", ["agent"], registry=registry
         )
         self.policy_switches = Counter("hmas_policy_switches", "Changes of the queueing policy.", registry=registry)
-        self.queued = Gauge("hmas_queued_requests", "Waiting requests.", registry=registry)
+        self.waiting = Gauge("hmas_queued_requests", "Waiting requests.", registry=registry)
         self.oldest = Gauge("hmas_oldest_wait_seconds", "Age of the oldest waiting request.", registry=registry)
-        self.policy = Gauge("hmas_policy_info", "1 for the policy in force.", ["policy"], registry=registry)
-        self.in_flight = Gauge("hmas_in_flight_requests", "Requests sent and not ended.", ["instance"], registry=registry)
-        self.n_run = Gauge("hmas_n_run", "Dispatch window in force.", ["instance"], registry=registry)
+        self.policy = Gauge("hmas_policy_info", "1 for the active policy.", ["policy"], registry=registry)
+        self.in_flight = Gauge("hmas_in_flight_requests", "Requests sent and not ended yet.", ["instance"], registry=registry)
+        self.n_run = Gauge("hmas_n_run", "Active dispatch window.", ["instance"], registry=registry)
         self.token_budget = Gauge(
-            "hmas_token_budget", "Tokens per engine step in force; 0 the engine's own.", ["instance"], registry=registry
+            "hmas_token_budget", "Active limit of tokens per engine step; 0 for the engine's own.", ["instance"], registry=registry
         )
         self.guard = Gauge(
             "hmas_tpot_guard_factor",
-            "Factor on the TPOT guard's share; 0 where the share is named for all.",
+            "Factor on the TPOT guard's share; 0 where one share is set for all instances.",
             ["instance"],
             registry=registry,
         )
-        self.lead = Gauge(
+        self.first_token_overhead = Gauge(
             "hmas_first_token_overhead_seconds",
-            "What a first token mostly takes beyond its prompt's own prefill; 0 where that is not known yet.",
+            "Time of a first token beyond the prefill of its own prompt, estimated; 0 while unknown.",
             ["instance"],
             registry=registry,
         )
@@ -106,11 +113,11 @@ class Metrics:
             ["agent", "answers", "of"],
             registry=registry,
         )
-        self.up = Gauge("hmas_engine_up", "1 where the engine answers.", ["instance"], registry=registry)
+        self.up = Gauge("hmas_engine_up", "1 while the engine answers.", ["instance"], registry=registry)
         self.kv_usage = Gauge("hmas_kv_usage_ratio", "Share of KV blocks in use.", ["instance"], registry=registry)
         self.kv_committed = Gauge("hmas_kv_committed_ratio", "Share of the admission fence taken.", ["instance"], registry=registry)
-        self.bus_up = Gauge("hmas_bus_connected", "1 while the message bus is there.", registry=registry)
-        self.bus_dropped = Gauge("hmas_bus_dropped_messages", "Messages given up because the bus was away.", registry=registry)
+        self.bus_up = Gauge("hmas_bus_connected", "1 while the message bus is connected.", registry=registry)
+        self.bus_dropped = Gauge("hmas_bus_dropped_messages", "Messages dropped because the bus was not connected.", registry=registry)
 
     def tenant_label(self, tenant: str) -> str:
         """The label of a tenant; beyond the bound it is `other`."""
@@ -122,7 +129,7 @@ class Metrics:
         return label
 
     def ended(self, completion: Completion) -> None:
-        """Counts one request that has ended."""
+        """See `Observer.ended`."""
         tenant = self.tenant_label(completion.tenant)
         key = (tenant, completion.outcome)
         counter = self._by_outcome.get(key)
@@ -148,6 +155,37 @@ class Metrics:
                 served = self._tokens_of[tenant] = (labels(tenant, "prompt"), labels(tenant, "output"))
             served[0].inc(completion.prompt_tokens)
             served[1].inc(completion.output_tokens)
+
+    def first_token(self, request: Request, instance: str, overhead_s: float, now_s: float) -> None:
+        """See `Observer.first_token`."""
+        self.overhead.observe(overhead_s)
+
+    def engine_failed(self, request: Request, instance: str, reason: str, now_s: float) -> None:
+        """See `Observer.engine_failed`."""
+        self.engine_errors.labels(instance).inc()
+
+    def retried(self, request: Request, reason: str, now_s: float) -> None:
+        """See `Observer.retried`."""
+        self.retries.inc()
+
+    def refused(self, code: str) -> None:
+        """See `Observer.refused`."""
+        self._refused.labels(code).inc()
+
+    def passed_through(self, status: int, took_s: float) -> None:
+        """See `Observer.passed_through`."""
+        self.passed.labels(str(status)).inc()
+        if status < 400:
+            self.passed_s.observe(took_s)
+
+    def agent_rejected(self, agent: str, reason: str) -> None:
+        """See `Observer.agent_rejected`."""
+        self.agent_faults.labels(agent).inc()
+
+    def control_changed(self, before: Directives | None, after: Directives, now_s: float) -> None:
+        """See `Observer.control_changed`."""
+        if before is not None and (before.policy.value, before.parameters) != (after.policy.value, after.parameters):
+            self.policy_switches.inc()
 
     def fair(self, found: Fairness) -> None:
         """Sets the figures of how evenly tenants were served."""
@@ -181,7 +219,7 @@ class Metrics:
             self._held_s[reason] = seconds
         for name, count in passing.items():
             self.passing.labels(name).set(count)
-        self.queued.set(snapshot.queued)
+        self.waiting.set(snapshot.queued)
         self.oldest.set(max(0.0, snapshot.oldest_wait_ms) / 1000.0)
         self.policy.clear()
         self.policy.labels(snapshot.policy).set(1)
@@ -190,7 +228,7 @@ class Metrics:
             self.n_run.labels(view.name).set(view.n_run)
             self.token_budget.labels(view.name).set(view.token_budget)
             self.guard.labels(view.name).set(view.guard)
-            self.lead.labels(view.name).set(view.first_token_overhead_ms / 1000.0)
+            self.first_token_overhead.labels(view.name).set(view.first_token_overhead_ms / 1000.0)
             self.kv_committed.labels(view.name).set(view.kv_committed)
             engine = view.engine
             self.up.labels(view.name).set(1 if engine is not None and engine.healthy else 0)

@@ -2,15 +2,16 @@
 
 from typing import Any
 
+from msgspec import to_builtins
+
 from hmas.controller.control.resolve import Setting
-from hmas.controller.core.messages import Completion
-from hmas.controller.core.types import Estimates
-from hmas.controller.observability.request_trace import DispatchAttempt, RequestTrace, RequestTraces, Sample
+from hmas.controller.observability.observer import Completion
+from hmas.controller.observability.request_trace import DispatchAttempt, QueueSample, RequestTrace, RequestTraces
 from hmas.controller.scheduling.policies.registry import GUARD
 
-SAMPLES_TOLD = 20
+SAMPLES_SHOWN = 20
 FULL, DOWN = "all instances at their limit", "no healthy instance"
-"""Reasons that concern the whole group; those of a single request are in `hmas.controller.scheduling.dispatch` and `tenant_share`."""
+"""Reasons that concern all requests for a model; those of a single one are in `hmas.controller.scheduling.dispatch` and `tenant_share`."""
 
 
 def trace_report(trace: RequestTrace, traces: RequestTraces, *, position: int | None, now_s: float) -> dict[str, Any]:
@@ -22,13 +23,15 @@ def trace_report(trace: RequestTrace, traces: RequestTraces, *, position: int | 
         position: How many requests would go before it now, None if unknown.
         now_s: The current time, the end of the report for a request that has not ended.
     """
-    request, completion = trace.request, trace.completion
+    request, completion, attempts = trace.request, trace.completion, trace.attempts
     end_s = now_s if completion is None else completion.sent_s
+    waits = completion is None and len(attempts) <= len(trace.failures)
+    queue_until_s = attempts[-1].queue.at_s if attempts and not waits else end_s
     return {
         "id": request.id,
         "client_id": trace.client_request_id if trace.client_request_id != request.id else None,
         "earlier_with_this_client_id": trace.previous or None,
-        "state": _state(trace),
+        "state": "ended" if completion is not None else "waiting" if waits else "running",
         "tenant": request.tenant,
         "model": request.model,
         "session": request.session or None,
@@ -39,132 +42,92 @@ def trace_report(trace: RequestTrace, traces: RequestTraces, *, position: int | 
         "prompt_tokens": request.prompt_tokens,
         "max_output_tokens": request.max_output_tokens,
         "slo": _slo(trace),
-        "beliefs": [{"after_ms": _after(trace, at_s), **_belief(estimates)} for at_s, estimates in trace.beliefs],
-        "queue": _queue(trace, traces, position, end_s),
-        "policies": _policies(trace, traces, end_s),
-        "tries": [_try(trace, one, place) for place, one in enumerate(trace.tries)],
+        "estimates": [{"after_ms": _after_ms(trace, at_s), "total_ms": one.total_ms, **to_builtins(one)} for at_s, one in trace.estimates],
+        "queue": {
+            "position": position,
+            "history": _history(trace, traces, queue_until_s),
+            "waited_for": _waited_for(trace, attempts[-1].queue if attempts else traces.queue(request.model, now_s)),
+        },
+        "policies": _policies(trace, traces, queue_until_s),
+        "attempts": [_attempt(trace, one, trace.failures[n] if n < len(trace.failures) else None) for n, one in enumerate(attempts)],
         "actual": None if completion is None else _actual(completion),
         "outcome": None if completion is None else _outcome(completion),
     }
 
 
-def _state(trace: RequestTrace) -> str:
-    if trace.completion is not None:
-        return "ended"
-    return "running" if len(trace.tries) > len(trace.failures) else "waiting"
-
-
-def _after(trace: RequestTrace, at_s: float) -> float:
+def _after_ms(trace: RequestTrace, at_s: float) -> float:
     return 1000.0 * max(0.0, at_s - trace.request.arrival_s)
 
 
 def _slo(trace: RequestTrace) -> dict[str, Any]:
     """The declared targets, and those that applied: a target that the client did not declare is inferred from its task."""
-    declared, believed = trace.declared, trace.beliefs[-1][1]
+    declared, last = trace.declared, trace.estimates[-1][1]
     return {
         "declared": {"ttft_ms": declared.ttft_ms, "tpot_ms": declared.tpot_ms},
-        "in_force": {"ttft_ms": believed.slo.ttft_ms, "tpot_ms": believed.slo.tpot_ms},
-        "task_type": believed.task_type.value,
+        "active": to_builtins(last.slo),
+        "task_type": last.task_type.value,
     }
 
 
-def _belief(estimates: Estimates) -> dict[str, Any]:
-    return {
-        "source": estimates.source,
-        "task_type": estimates.task_type.value,
-        "importance": estimates.importance,
-        "output_tokens": estimates.output_tokens,
-        "output_tokens_upper": estimates.output_tokens_upper,
-        "ttft_ms": estimates.ttft_ms,
-        "tpot_ms": estimates.tpot_ms,
-        "total_ms": estimates.total_ms,
-        "ttft_slo_ms": estimates.slo.ttft_ms,
-        "tpot_slo_ms": estimates.slo.tpot_ms,
-    }
-
-
-def _queue(trace: RequestTrace, traces: RequestTraces, position: int | None, end_s: float) -> dict[str, Any]:
-    """Its positions in the queue. `gone`: requests dispatched since its arrival, including those that came after it."""
-    came, last = trace.came, trace.tries[-1] if trace.tries else None
-    until_s = end_s if last is None or _state(trace) == "waiting" else last.at_s
-    places = [{"after_ms": 0.0, "policy": trace.policy, "waiting": came.waiting, "gone": 0}]
-    between = [s for s in traces.samples if trace.request.arrival_s < s.at_s < until_s]
-    places += [_place(trace, sample) for sample in between[:: max(1, -(-len(between) // SAMPLES_TOLD))]]
-    places += [
+def _history(trace: RequestTrace, traces: RequestTraces, until_s: float) -> list[dict[str, Any]]:
+    """The queue at its arrival, meanwhile and at each dispatch. `dispatched`: requests since its arrival, also those that came later."""
+    between = [one for one in traces.samples if trace.request.arrival_s < one.at_s < until_s]
+    samples = [trace.arrival, *between[:: max(1, -(-len(between) // SAMPLES_SHOWN))], *(one.queue for one in trace.attempts)]
+    return [
         {
-            "after_ms": _after(trace, one.at_s),
+            "after_ms": _after_ms(trace, one.at_s),
             "policy": one.policy,
-            "waiting": one.glance.waiting,
-            "gone": one.glance.dispatched - came.dispatched,
+            "waiting": one.waiting,
+            "dispatched": max(0, one.dispatched - trace.arrival.dispatched),
         }
-        for one in trace.tries
+        for one in sorted(samples, key=lambda one: one.at_s)
     ]
-    waited_for = dict(trace.entry.held or {}) if trace.entry is not None else {}
-    if last is not None or trace.completion is None:
-        seen = traces.glance(trace.request.model) if last is None else last.glance
-        waited_for |= {FULL: seen.full - came.full, DOWN: seen.down - came.down}
-    return {
-        "position": position,
-        "history": sorted(places, key=lambda place: place["after_ms"]),
-        "waited_for": {reason: count for reason, count in waited_for.items() if count > 0},
-    }
 
 
-def _place(trace: RequestTrace, sample: Sample) -> dict[str, Any]:
-    return {
-        "after_ms": _after(trace, sample.at_s),
-        "policy": sample.policy,
-        "waiting": sample.waiting,
-        "gone": max(0, sample.dispatched - trace.came.dispatched),
-    }
+def _waited_for(trace: RequestTrace, last: QueueSample) -> dict[str, int]:
+    """How often each reason held it back. A request that was refused or dropped while it waited was not held by the state of the queue."""
+    counts = dict(trace.entry.held or {}) if trace.entry is not None else {}
+    if trace.attempts or trace.completion is None:
+        counts |= {FULL: last.full - trace.arrival.full, DOWN: last.down - trace.arrival.down}
+    return {reason: count for reason, count in counts.items() if count > 0}
 
 
-def _policies(trace: RequestTrace, traces: RequestTraces, end_s: float) -> list[dict[str, Any]]:
+def _policies(trace: RequestTrace, traces: RequestTraces, until_s: float) -> list[dict[str, Any]]:
     """The policy that was active at its arrival, and every change until its dispatch (or until now)."""
-    until_s = trace.tries[-1].at_s if trace.tries and _state(trace) != "waiting" else end_s
-    arrival_s = trace.request.arrival_s
-    before = [turn for turn in traces.turns if turn.at_s <= arrival_s][-1:]
-    turns = [*before, *(turn for turn in traces.turns if arrival_s < turn.at_s <= until_s)]
-    found: list[dict[str, Any]] = []
-    for turn in turns:
-        wanted = turn.directives.policy
-        entry = {
-            "after_ms": _after(trace, turn.at_s),
-            "policy": wanted.value,
-            "parameters": dict(turn.directives.parameters),
-            "source": wanted.source,
-            "reason": wanted.reason,
+    before = [one for one in traces.policies if one[0] <= trace.request.arrival_s][-1:]
+    during = [one for one in traces.policies if trace.request.arrival_s < one[0] <= until_s]
+    return [
+        {
+            "after_ms": _after_ms(trace, at_s),
+            "policy": directives.policy.value,
+            "parameters": dict(directives.parameters),
+            **_origin(directives.policy),
         }
-        if not found or {**entry, "after_ms": 0} != {**found[-1], "after_ms": 0}:
-            found.append(entry)
-    return found
+        for at_s, directives in [*before, *during]
+    ]
 
 
-def _try(trace: RequestTrace, one: DispatchAttempt, place: int) -> dict[str, Any]:
-    directive = one.directives.instances.get(one.instance)
-    knobs = {} if directive is None else {"n_run": _setting(directive.n_run), "token_budget": _setting(directive.token_budget)}
+def _attempt(trace: RequestTrace, one: DispatchAttempt, failed: str | None) -> dict[str, Any]:
+    directive, policy = one.directives.instances.get(one.instance), one.directives.policy
+    knobs = {} if directive is None else {"n_run": to_builtins(directive.n_run), "token_budget": to_builtins(directive.token_budget)}
     # A share that is set explicitly applies to all instances alike, and then the factors of instances do not count.
     if directive is not None and GUARD not in one.parameters:
-        knobs["guard"] = _setting(directive.guard)
+        knobs["guard"] = to_builtins(directive.guard)
     return {
-        "after_ms": _after(trace, one.at_s),
+        "after_ms": _after_ms(trace, one.queue.at_s),
         "instance": one.instance,
         "reason": one.reason,
-        "in_spite_of": one.relieved or None,
-        "policy": {"name": one.policy, "parameters": one.parameters, **_origin(one.directives.policy)},
-        "bypass": one.directives.policy.source == "bypass",
+        "relieved": one.relieved or None,
+        "policy": {"name": one.queue.policy, "parameters": one.parameters, **_origin(policy)},
+        "bypass": policy.source == "bypass",
         "knobs": knobs,
         "in_flight": one.in_flight,
-        "failed": trace.failures[place] if place < len(trace.failures) else None,
+        "failed": failed,
     }
-
-
-def _setting(setting: Setting) -> dict[str, Any]:
-    return {"value": setting.value, **_origin(setting)}
 
 
 def _origin(setting: Setting) -> dict[str, Any]:
-    return {"source": setting.source, "reason": setting.reason}
+    return {"source": setting.source, "reason": setting.reason, "decision_id": setting.decision_id}
 
 
 def _actual(completion: Completion) -> dict[str, Any]:
@@ -195,8 +158,8 @@ def _known(value: float) -> float | None:
 def unknown(request_id: str, kept: int, kept_s: float) -> str:
     """The message for an unknown request, or if no traces are kept."""
     if not kept:
-        return "this gateway keeps no stories of requests: gateway.explain_kept is 0"
+        return "this gateway keeps no traces of requests: gateway.explain_kept is 0"
     return (
-        f"request {request_id[:80]!r} is not known, or not any more: requests are known while they are under way and {kept_s:g} s after "
+        f"request {request_id[:80]!r} is unknown or no longer kept: requests are kept while they are in progress and {kept_s:g} s after "
         f"their end, the last {kept} of them (gateway.explain_s, gateway.explain_kept)"
     )

@@ -62,7 +62,7 @@ class PolicyControl:
         self._planner.guard.share = self._guard.get(GUARD, self._configured_guard)
         for instance in self._instances.values():
             instance.guard_overridden = bool(self._guard)
-            instance.guarded = self._planner.guard.share > 0.0
+            instance.guard_enabled = self._planner.guard.share > 0.0
         return self._guard != before
 
     def sweep(self, now_s: float) -> None:

@@ -220,7 +220,7 @@ def check_agents(config: Config, agents: dict[str, Any]) -> Iterator[Check]:
         yield Check("agents", "OK", "switched off: policy and windows stay as configured")
         return
     for name, agent in agents.items():
-        if not isinstance(agent, dict) or not agent.get("speaks_here", True):
+        if not isinstance(agent, dict) or not agent.get("sends_here", True):
             continue
         if not agent.get("runs", True):
             yield Check(f"agent {name}", "OK", "left out by agents.only")

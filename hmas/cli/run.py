@@ -112,7 +112,7 @@ async def _gateway(config: Config, bus: Bus, read: Callable[[], Config]) -> None
             told_s = now_s
             notifier.watchdog()
         for started, collector in running:
-            collector.look(now_s, quiet=not started.gateway.manager.lives)
+            collector.look(now_s, quiet=not started.gateway.manager.active)
 
     def on_reload() -> None:
         for started, _ in running:

@@ -140,7 +140,7 @@ def _agents(agents: dict[str, Any]) -> str:
             continue
         if agent["age_s"] is not None:
             parts.append(f"{name} sent {duration_words(agent['age_s'])} ago")
-        elif agent.get("speaks_here", True):
+        elif agent.get("sends_here", True):
             parts.append(f"{name} sent nothing yet")
         parts += [f"{name}'s {one['answers']} SET ASIDE ({one['words']})" for one in agent.get("answers", ()) if one["set_aside"]]
     return ", ".join(parts)

@@ -187,12 +187,12 @@ def test_a_selector_that_breaks_over_its_own_answer_is_not_asked_again_at_once()
 def test_signs_of_life_under_an_operator_leave_the_log_what_was_decided():
     log = DecisionLog()
     for number in range(200):
-        log.hear(decided(float(number), "edf", "edf"))
+        log.record(decided(float(number), "edf", "edf"))
     model = MetaModel(start="edf", pool=POLICIES)
     said = [one for n in range(6_000) for one in model.on_short(short_view(1000.0 + n, forced=["policy"]), 1000.0 + n)]
     assert len(said) > 600
     for one in said:
-        log.hear(one)
+        log.record(one)
     assert len(log.newest(512)) == 201
 
 

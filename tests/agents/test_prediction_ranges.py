@@ -105,7 +105,7 @@ def test_a_request_outside_is_counted_once_reported_and_said_by_metric_and_docto
     assert max(outside.values()) == 1.0
     registry = CollectorRegistry()
     reports = ModelReports(SystemClock(), registry)
-    assert reports.hear(report)
+    assert reports.record(report)
     assert 'hmas_model_input_out_of_range_total{feature="log_prompt_tokens",model="cost"} 1.0' in generate_latest(registry).decode()
     (found,) = check_models([structs.asdict(report)])
     assert found.state == "WARN"

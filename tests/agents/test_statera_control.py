@@ -116,7 +116,7 @@ def settle(
                     )
                 )
         pressure = sum(tpots[-max(1, back) :]) / max(1, back) / slo_ms
-        seen = instance(tpot_pressure=pressure, in_flight=n_run, n_run=n_run, kv_committed=0.1, guarded=guarded)
+        seen = instance(tpot_pressure=pressure, in_flight=n_run, n_run=n_run, kv_committed=0.1, guard_enabled=guarded)
         under_way.append(short_view(now_s, instances=[seen], queued=50, utilization={"i0": pressure}, recent=ended))
         while under_way and now_s - under_way[0].sent_s >= late_s:
             n_run = last_n_run(model.observe(under_way.popleft(), now_s), n_run)
@@ -230,7 +230,7 @@ def test_it_makes_the_guard_stricter_where_requests_begin_in_time_and_miss_their
     (last,) = model.observe(short_view(70.0), 70.0)
     off = StateraModel(period_s=0.25)
     off.restore(last)
-    said = [off.observe(short_view(at_s, instances=[instance(guarded=False)]), at_s) for at_s in (71.0, 72.0)]
+    said = [off.observe(short_view(at_s, instances=[instance(guard_enabled=False)]), at_s) for at_s in (71.0, 72.0)]
     assert said[-1][-1].guard == 1.0, "there is nothing to be strict with"
     again = StateraModel(period_s=0.25)
     again.restore(last)
@@ -300,7 +300,7 @@ def test_without_the_guard_a_full_window_is_opened_by_the_law_alone(pressure):
         model, n_run, windows = StateraModel(period_s=0.25, n_run_start=64), 64, []
         for step in range(40):
             now_s = 0.25 * step
-            seen = instance(n_run=n_run, in_flight=n_run, tpot_pressure=pressure, guarded=guarded)
+            seen = instance(n_run=n_run, in_flight=n_run, tpot_pressure=pressure, guard_enabled=guarded)
             view = short_view(now_s, instances=[seen], queued=50, utilization={"i0": pressure})
             n_run = last_n_run(model.observe(view, now_s), n_run)
             windows.append(n_run)

@@ -80,7 +80,7 @@ def test_gains_held_to_a_delay_have_their_margin_on_every_plant_with_it(plant):
 def test_without_the_guard_gains_follow_the_delay_as_seen_and_tuned_ones_stay():
     tuned = Gains(fall_per_s=0.3)
     model = StateraModel(gains={"tuned": tuned})
-    fleet = [instance(name=name, guarded=guarded) for name, guarded in (("alone", False), ("guarded", True), ("tuned", False))]
+    fleet = [instance(name=name, guard_enabled=guarded) for name, guarded in (("alone", False), ("guarded", True), ("tuned", False))]
     for step in range(60):
         now_s = 20.0 + 0.5 * step
         ended = [

@@ -165,7 +165,7 @@ class Rig:
         """Whether every submitted request is in exactly one place, and nothing is under way."""
         self.gateway.scheduler.check_conservation()
         counts = self.gateway.scheduler.counts()
-        return not self.gateway.manager.lives and counts.arrived == sum(counts.ended.values())
+        return not self.gateway.manager.active and counts.arrived == sum(counts.ended.values())
 
 
 async def _answer(response: aiohttp.ClientResponse) -> Answer:

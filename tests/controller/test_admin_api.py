@@ -33,7 +33,7 @@ async def test_the_status_page(tmp_path: Path):
     assert all(item["healthy"] and item["kind"] == "sim" and item["models"] == ["tiny"] for item in status["instances"])
     assert set(status["agents"]) == {"perception", "prediction", "qos", "meta", "statera", "enabled"}
     assert status["agents"]["meta"]["age_s"] is None
-    assert not status["agents"]["qos"]["speaks_here"]
+    assert not status["agents"]["qos"]["sends_here"]
     assert status["agents"]["qos"]["runs"]
     assert status["bus"]["connected"]
     assert status["counts"]["arrived"] == status["counts"]["ended"]["completed"] == 1
@@ -143,7 +143,7 @@ async def test_the_token_is_asked_for(tmp_path: Path):
     digest = hashlib.sha256(b"secret").hexdigest()
     async with running(tmp_path, gateway=gateway_config(admin_token_sha256=digest)) as rig:
         for token in ("", "wrong", digest):
-            with pytest.raises(AdminError, match="wants the operators' token"):
+            with pytest.raises(AdminError, match="requires the operators' token"):
                 await call(AdminClient(rig.admin_url, token=token).status)
         assert (await call(AdminClient(rig.admin_url, token="secret").status))["ready"]
         assert (await rig.admin("DELETE", "/admin/overrides")).status == 401

@@ -5,6 +5,7 @@ from hmas.controller.config.schema import EngineConfig
 from hmas.controller.core.types import Controls
 from hmas.controller.gateway.instances.monitor import RETRY_REFUSED_S, Fleet
 from hmas.controller.observability.event_log import EventLog
+from hmas.controller.observability.observer import Observers
 from hmas.engines.base import EngineCapabilities, EngineSnapshot, KnobReport, Knobs
 
 START = {"n_run": 32, "token_budget": 1024, "long_prefill_tokens": 0}
@@ -57,8 +58,8 @@ class BusyEngine:
 
 
 def fleet_of(engine, clock):
-    event_log = EventLog(MemoryBus(), clock)
-    return Fleet([(EngineConfig(name="e", url=engine.url), engine)], clock, event_log), event_log
+    event_log = EventLog(MemoryBus())
+    return Fleet([(EngineConfig(name="e", url=engine.url), engine)], clock, Observers([event_log], clock)), event_log
 
 
 async def test_knobs_follow_and_the_start_values_come_back():

@@ -11,10 +11,10 @@ from gateway_kit import Rig, chat, eventually, running
 from message_kit import request_features
 
 from hmas.cli.checks import check_agents
-from hmas.cli.explain import page as story_page
+from hmas.cli.explain import page as trace_page
 from hmas.cli.status import page
 from hmas.controller.core.messages import REQUESTS, ControlAction, LengthBound, Message, MetaDecision, RequestCost
-from hmas.controller.gateway.requests.manager import ActiveRequest
+from hmas.controller.gateway.requests.active_request import ActiveRequest
 
 TOKENS = 60
 Answer = Callable[[ActiveRequest], Message]
@@ -27,7 +27,7 @@ async def answering(rig: Rig, answer: list[Answer]) -> AsyncIterator[None]:
     async def run() -> None:
         async for deliveries in rig.bus.follow([REQUESTS]):
             for delivery in deliveries:
-                live = rig.gateway.manager.lives.get(delivery.message.request_id)
+                live = rig.gateway.manager.active.get(delivery.message.request_id)
                 if live is not None:
                     rig.bus.post(answer[-1](live))
 
@@ -105,8 +105,8 @@ async def test_costs_that_are_set_aside_change_no_estimate(tmp_path: Path):
     async with running(tmp_path) as rig, answering(rig, [costs]):
         await send(rig, 70)
         blocker = asyncio.create_task(rig.post(chat("long", tokens=500)))
-        await eventually(lambda: len(rig.gateway.manager.lives) == 1)
-        (live,) = rig.gateway.manager.lives.values()
+        await eventually(lambda: len(rig.gateway.manager.active) == 1)
+        (live,) = rig.gateway.manager.active.values()
         await eventually(lambda: live.answers.cost is not None)
         assert live.entry.estimates.ttft_ms < 1000.0
         await blocker
@@ -139,8 +139,8 @@ async def test_a_window_that_holds_requests_back_beside_room(tmp_path: Path, age
         assert [one["subject"] for one in rig.events("dispatch.relieved")] == ["sim-1"]
         relieved = rig.events("dispatch.relieved")[0]["after"]
         told = (await rig.admin("GET", f"/admin/requests/{relieved}")).json
-        assert told["tries"][0]["in_spite_of"] == "window"
-        assert "DISPATCHED DESPITE A HOLD by window" in story_page(told)
+        assert told["attempts"][0]["relieved"] == "window"
+        assert "DISPATCHED DESPITE A HOLD (window)" in trace_page(told)
         await asyncio.gather(*held)
         rig.bus.post(window(rig, agent, 16))
         await send(rig, 60, tokens=3)

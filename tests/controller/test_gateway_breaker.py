@@ -9,13 +9,16 @@ from gateway_kit import Rig, chat, eventually, running
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmas.controller.core.types import Controls
+from hmas.controller.core.types import Estimates, Request, Slo
 from hmas.controller.gateway.instances import circuit_breaker as module
-from hmas.controller.gateway.instances.circuit_breaker import FAILURES, FIRST_WAIT_S, LONGEST_WAIT_S, Breaker
+from hmas.controller.gateway.instances.circuit_breaker import FAILURES, FIRST_WAIT_S, LONGEST_WAIT_S, CircuitBreaker
+from hmas.controller.routing import make_router
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 
 
-def opened() -> Breaker:
-    breaker = Breaker()
+def opened() -> CircuitBreaker:
+    breaker = CircuitBreaker()
     for number in range(FAILURES):
         assert breaker.failed(number, 0.0, "500", 1.0) == (number == FAILURES - 1)
     return breaker
@@ -24,18 +27,18 @@ def opened() -> Breaker:
 def test_it_opens_after_failures_in_a_row_and_half_opens_after_a_while():
     breaker = opened()
     assert (breaker.state, breaker.until_s) == ("open", 1.0 + FIRST_WAIT_S)
-    assert not breaker.look(1.9)
-    assert breaker.look(2.0)
+    assert not breaker.probe_when_due(1.9)
+    assert breaker.probe_when_due(2.0)
     assert breaker.state == "half-open"
-    assert breaker.served(2.1)
+    assert breaker.succeeded(2.1)
     assert (breaker.state, breaker.failures) == ("closed", 0)
 
 
 def test_a_request_that_is_served_in_between_starts_the_count_anew():
-    breaker = Breaker()
+    breaker = CircuitBreaker()
     for number in range(10 * FAILURES):
         if number % FAILURES == 0:
-            breaker.served(float(number))
+            breaker.succeeded(float(number))
         assert not (number % FAILURES and breaker.failed(number, float(number), "500", float(number)))
     assert breaker.state == "closed"
 
@@ -45,42 +48,42 @@ def test_each_probe_that_fails_doubles_the_wait_up_to_a_bound():
     for number in range(100, 107):
         waits.append(breaker.until_s - now_s)
         now_s = breaker.until_s
-        assert breaker.look(now_s)
+        assert breaker.probe_when_due(now_s)
         assert breaker.failed(number, now_s, "500", now_s)
     assert waits == [1.0, 2.0, 4.0, 8.0, LONGEST_WAIT_S, LONGEST_WAIT_S, LONGEST_WAIT_S]
 
 
 def test_what_was_sent_before_it_opened_says_nothing_of_how_it_is_now():
     breaker = opened()
-    assert not breaker.served(0.5)
+    assert not breaker.succeeded(0.5)
     assert not breaker.failed(99, 0.5, "500", 1.5)
-    breaker.look(2.0)
-    assert not breaker.served(1.5)
+    breaker.probe_when_due(2.0)
+    assert not breaker.succeeded(1.5)
     assert breaker.state == "half-open"
 
 
 def test_the_same_request_over_and_over_neither_opens_it_nor_keeps_it_open():
-    breaker = Breaker()
+    breaker = CircuitBreaker()
     for second in range(100):
         assert not breaker.failed(7, float(second), "500", float(second))
     breaker = opened()
-    breaker.look(2.0)
+    breaker.probe_when_due(2.0)
     assert not breaker.failed(0, 2.1, "500", 2.2)
     assert breaker.state == "half-open"
 
 
 @given(st.lists(st.tuples(st.sampled_from(["served", "failed", "look"]), st.integers(0, 200), st.floats(0, 3)), max_size=200))
 def test_it_never_waits_longer_than_the_bound_and_what_it_keeps_is_bounded(script):
-    breaker, now_s = Breaker(), 0.0
+    breaker, now_s = CircuitBreaker(), 0.0
     for step, number, pause_s in script:
         now_s += pause_s
         if step == "served":
-            breaker.served(now_s)
+            breaker.succeeded(now_s)
         elif step == "failed":
             breaker.failed(number, now_s, "500", now_s)
         else:
-            breaker.look(now_s)
-        assert breaker.failures <= module.KNOWN
+            breaker.probe_when_due(now_s)
+        assert breaker.failures <= module.FAILED_KEPT
         assert breaker.state != "open" or breaker.until_s - now_s <= LONGEST_WAIT_S
         assert (breaker.failures >= FAILURES) == (breaker.state != "closed")
 
@@ -161,15 +164,18 @@ async def test_a_client_s_own_errors_are_no_failures(tmp_path: Path):
         assert told(rig) == []
 
 
-async def test_while_it_is_tried_one_request_more_goes_than_ran(tmp_path: Path):
-    async with running(tmp_path) as rig:
-        scheduler = rig.gateway.scheduler
-        scheduler.set_controls("sim-1", Controls(n_run=8))
-        scheduler.set_probing("sim-1", True)
-        instance = scheduler._instances["sim-1"]
-        assert (instance.probe_limit, instance.open) == (1, True)
-        instance.in_flight = 1
-        assert not instance.open
-        instance.in_flight = 0
-        scheduler.set_probing("sim-1", False)
-        assert instance.probe_limit is None
+def test_while_it_is_tried_one_request_more_goes_than_ran():
+    scheduler = Scheduler(
+        settings=SchedulerSettings(),
+        instances=[InstanceSpec(name="e", capacity_n_run=8)],
+        router=make_router("least-loaded"),
+        policy="fcfs",
+    )
+    for number in range(3):
+        request = Request(id=f"r{number}", tenant="t", model="m", arrival_s=0.0, prompt_tokens=5)
+        scheduler.submit(request, Estimates(slo=Slo(ttft_ms=1e6, tpot_ms=1e6)), 0.0, 1.0)
+    scheduler.set_probing("e", True)
+    assert [dispatch.entry.request.id for dispatch in scheduler.dispatch(0.0)] == ["r0"]
+    assert scheduler.dispatch(0.1) == []
+    scheduler.set_probing("e", False)
+    assert [dispatch.entry.request.id for dispatch in scheduler.dispatch(0.2)] == ["r1", "r2"]

@@ -115,11 +115,10 @@ async def test_stateras_action_reaches_window_and_engine(tmp_path: Path):
         status = (await rig.admin("GET", "/admin/status")).json["instances"][0]
         rig.gateway.scheduler.set_tpot_guard(0.0)
         off = (await rig.admin("GET", "/admin/status")).json["instances"][0]
-    assert (view.n_run, view.token_budget, view.capacity_n_run) == (3, 128, 16)
+    assert (view.n_run, view.token_budget, view.capacity_n_run, view.guard) == (3, 128, 16, 0.4)
     assert (status["n_run"]["value"], status["n_run"]["source"], status["n_run"]["acts"]) == (3, "statera", "engine and window")
     assert (status["guard"]["value"], status["guard"]["source"], status["guard"]["acts"]) == (0.4, "statera", "TPOT guard")
     assert off["guard"]["acts"] == "nowhere: the TPOT guard is off"
-    assert rig.gateway.scheduler._instances["sim-1"].guard == 0.4
     assert status["ceiling"] == {"n_run": 16, "token_budget": 512}
 
 
@@ -174,7 +173,7 @@ async def test_without_agents_their_words_count_for_nothing(tmp_path: Path):
 async def test_perception_changes_what_is_believed_but_not_what_was_declared(tmp_path: Path):
     async with running(tmp_path, scheduler=SLOW_TICKS) as rig:
         request_id, tasks = await waiting_request(rig, {"x-slo-ttft-ms": "1500"})
-        entry = rig.gateway.manager.lives[request_id].entry
+        entry = rig.gateway.manager.active[request_id].entry
         rig.bus.post(features(rig, request_id))
         await eventually(lambda: entry.estimates.source == "perception")
         assert entry.estimates.task_type is TaskType.SUMMARIZATION
@@ -198,7 +197,7 @@ async def test_perception_changes_what_is_believed_but_not_what_was_declared(tmp
 async def test_malformed_features_leave_the_defaults(tmp_path: Path):
     async with running(tmp_path, scheduler=SLOW_TICKS) as rig:
         request_id, tasks = await waiting_request(rig)
-        entry = rig.gateway.manager.lives[request_id].entry
+        entry = rig.gateway.manager.active[request_id].entry
         before = entry.estimates
         bad = [{"ttft_slo_ms": -1.0}, {"importance": 7.0}, {"output_tokens": float("inf")}, {"output_tokens_p90": 1.0}, {"confidence": 2.0}]
         for fields in bad:
@@ -219,7 +218,7 @@ async def test_an_override_file_wins_over_meta_until_it_is_gone(tmp_path: Path):
         put_file(rig, "night.json", override(policy={"name": "wfq"}, knobs={"*": {"n_run": 5}}))
         await eventually(lambda: rig.gateway.scheduler.policy == "wfq")
         rig.bus.post(decision(rig))
-        await eventually(lambda: rig.gateway.listener.heard_s.get("meta"))
+        await eventually(lambda: rig.gateway.subscriber.received_s.get("meta"))
         assert rig.gateway.scheduler.policy == "wfq"
         assert rig.gateway.control.directives.instances["sim-1"].controls.n_run == 5
         assert rig.gateway.control.directives.forced == ("policy", "knobs")

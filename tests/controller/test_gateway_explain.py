@@ -1,4 +1,4 @@
-"""The story of a request, told by a real gateway: complete while it waits, runs and after its end; bounded; without its prompt."""
+"""The trace of a request in a real gateway: complete while it waits, runs and after its end; bounded; without its prompt."""
 
 import asyncio
 import json
@@ -8,22 +8,22 @@ import msgspec
 import orjson
 import pytest
 from gateway_kit import MODEL, Rig, chat, eventually, gateway_config, running
+from message_kit import system_snapshot
 
 from hmas.cli.explain import page
 from hmas.controller.config.schema import GatewayConfig, SchedulerConfig
 from hmas.controller.control.estimates import Declared
-from hmas.controller.core.messages import RequestCost, RequestFeatures
+from hmas.controller.core.messages import Completion, RequestCost, RequestFeatures
 from hmas.controller.core.types import Estimates, OutcomeKind, Request, Slo
 from hmas.controller.observability.request_trace import RequestTraces
 from hmas.controller.routing.registry import make_router
-from hmas.controller.runtime.clock import SystemClock
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 
 ONE_AT_A_TIME = SchedulerConfig(policy="fcfs", n_run=1, tick_s=0.02)
 
 
-async def story(rig: Rig, request_id: str) -> dict:
+async def trace(rig: Rig, request_id: str) -> dict:
     answer = await rig.admin("GET", f"/admin/requests/{request_id}")
     assert answer.status == 200, answer.body
     return answer.json
@@ -33,19 +33,19 @@ async def test_a_request_that_was_served_at_once(tmp_path: Path):
     headers = {"x-slo-ttft-ms": "900", "x-request-id": "mine-1", "x-session-id": "talk"}
     async with running(tmp_path) as rig:
         answer = await rig.post(chat("a very secret prompt", tokens=8, max_tokens=50), headers=headers)
-        told = await story(rig, "mine-1")
-        again = await story(rig, told["id"])
+        told = await trace(rig, "mine-1")
+        again = await trace(rig, told["id"])
     assert answer.headers["x-request-id"] == "mine-1"
     assert again == told
     assert (told["state"], told["client_id"], told["session"], told["model"]) == ("ended", "mine-1", "talk", MODEL)
     assert told["slo"]["declared"] == {"ttft_ms": 900.0, "tpot_ms": None}
-    assert told["slo"]["in_force"]["ttft_ms"] == 900.0
+    assert told["slo"]["active"]["ttft_ms"] == 900.0
     assert (told["max_output_tokens"], told["actual"]["output_tokens"]) == (50, 8)
-    (sent,) = told["tries"]
+    (sent,) = told["attempts"]
     assert (sent["instance"], sent["policy"]["name"], sent["policy"]["source"]) == ("sim-1", "fcfs", "configured")
     assert "emptiest of 1" in sent["reason"]
     assert sent["knobs"]["n_run"]["value"] == "16"
-    assert sent["knobs"]["guard"] == {"value": "1", "source": "configured", "reason": ""}
+    assert sent["knobs"]["guard"] == {"value": "1", "source": "configured", "reason": "", "decision_id": ""}
     assert not sent["bypass"]
     assert told["outcome"] == {"kind": "completed", "status": 200, "reason": "", "slo_met": True, "instance": "sim-1"}
     assert told["actual"]["ttft_ms"] > 0
@@ -64,8 +64,8 @@ async def test_a_request_that_waits_and_what_for(tmp_path: Path):
         for name in ("first", "second"):
             waiting.append(asyncio.create_task(rig.post(chat("waits", tokens=3), headers={"x-request-id": name})))
             await eventually(lambda: rig.gateway.scheduler.queued == len(waiting))
-        told = await story(rig, "second")
-        assert (told["state"], told["outcome"], told["actual"], told["tries"]) == ("waiting", None, None, [])
+        told = await trace(rig, "second")
+        assert (told["state"], told["outcome"], told["actual"], told["attempts"]) == ("waiting", None, None, [])
         assert told["queue"]["position"] == 1
         assert "1 ahead of it now" in page(told)
         said = {"request_id": told["id"], "sent_s": 1.0, "tenant": "default", "model": MODEL, "prompt_tokens": 5, "task_type": "QA"}
@@ -79,13 +79,13 @@ async def test_a_request_that_waits_and_what_for(tmp_path: Path):
         await rig.admin("POST", "/admin/policy", {"policy": "sjf", "parameters": parameters, "author": "kim", "reason": "short ones first"})
         blocker.cancel()
         await asyncio.gather(*waiting)
-        told = await story(rig, "second")
-    assert [one["source"] for one in told["beliefs"]][1:] == ["perception", "prediction"]
-    assert (told["beliefs"][1]["output_tokens"], told["beliefs"][1]["task_type"]) == (33.0, "QA")
-    assert told["slo"]["in_force"] == {"ttft_ms": 2000.0, "tpot_ms": 60.0}
+        told = await trace(rig, "second")
+    assert [one["source"] for one in told["estimates"]][1:] == ["perception", "prediction"]
+    assert (told["estimates"][1]["output_tokens"], told["estimates"][1]["task_type"]) == (33.0, "QA")
+    assert told["slo"]["active"] == {"ttft_ms": 2000.0, "tpot_ms": 60.0}
     assert told["queue"]["waited_for"]["all instances at their limit"] >= 1
     assert [(one["policy"], one["source"]) for one in told["policies"]] == [("fcfs", "configured"), ("sjf", "operator")]
-    (sent,) = told["tries"]
+    (sent,) = told["attempts"]
     assert (sent["policy"]["name"], sent["policy"]["parameters"]["tpot_guard"]) == ("sjf", 0.25)
     assert "guard" not in sent["knobs"]  # a share that is named holds for all alike
     assert "short ones first" in sent["policy"]["reason"]
@@ -101,22 +101,22 @@ async def test_a_retry_and_a_refusal(tmp_path: Path):
         async with rig.session.post(rig.sims[0].url + "/sim/fault", json={"fault": "reset-before"}) as done:
             assert done.status == 200
         await rig.post(chat("again", tokens=3), headers={"x-request-id": "retried"})
-        told = await story(rig, "retried")
+        told = await trace(rig, "retried")
         blockers = [asyncio.create_task(rig.post(chat("long", tokens=3000))) for _ in range(3)]
         await eventually(lambda: rig.gateway.scheduler.queued == 1)
         refused = await rig.post(chat("too many"), headers={"x-request-id": "refused"})
-        other = await story(rig, "refused")
+        other = await trace(rig, "refused")
         for blocker in blockers:
             blocker.cancel()
-    assert [one["instance"] for one in told["tries"]] == ["sim-1", "sim-2"]
-    assert told["tries"][0]["failed"]
-    assert told["tries"][1]["failed"] is None
+    assert [one["instance"] for one in told["attempts"]] == ["sim-1", "sim-2"]
+    assert told["attempts"][0]["failed"]
+    assert told["attempts"][1]["failed"] is None
     assert "FAILED" in page(told)
     assert refused.status == 429
-    assert (other["state"], other["outcome"]["kind"], other["outcome"]["status"], other["tries"]) == ("ended", "rejected", 429, [])
+    assert (other["state"], other["outcome"]["kind"], other["outcome"]["status"], other["attempts"]) == ("ended", "rejected", 429, [])
 
 
-async def test_an_unknown_request_is_told_how_long_requests_are_known(tmp_path: Path):
+async def test_the_error_for_an_unknown_request_says_how_long_requests_are_known(tmp_path: Path):
     async with running(tmp_path, gateway=gateway_config(explain_kept=2, explain_s=60.0)) as rig:
         for name in ("one", "two", "three", "two"):
             await rig.post(chat(tokens=2), headers={"x-request-id": name})
@@ -136,52 +136,37 @@ async def test_it_can_be_switched_off(tmp_path: Path):
     assert "gateway.explain_kept is 0" in answer.error["message"]
 
 
-class Still(SystemClock):
-    """A clock that is set."""
-
-    at_s = 1000.0
-
-    def now_s(self) -> float:
-        return self.at_s
-
-
-def alone(**limits: float) -> tuple[RequestTraces, Scheduler, Still]:
+def alone() -> RequestTraces:
     scheduler = Scheduler(
         settings=SchedulerSettings(), instances=[InstanceSpec(name="i", capacity_n_run=1)], router=make_router("least-loaded"), policy="edf"
     )
-    clock = Still()
-    kept = {"kept": 3, "kept_s": 60.0} | limits
-    return RequestTraces(scheduler, clock, lambda: None, kept=int(kept["kept"]), kept_s=kept["kept_s"]), scheduler, clock
+    return RequestTraces(scheduler, kept=3, kept_s=60.0)
 
 
-def live_through(traces: RequestTraces, clock: Still, number: int, shown: str = "") -> None:
-    from hmas.controller.core.messages import Completion
-
-    request = Request(id=f"r{number}", tenant="t", model="m", arrival_s=clock.at_s, prompt_tokens=5)
-    traces.opened(request, shown or request.id, Declared(), Estimates(slo=Slo(ttft_ms=1.0, tpot_ms=1.0)), None)
-    for turn in range(20):
-        traces.believed(request.id, Estimates(slo=Slo(ttft_ms=1.0 + turn, tpot_ms=1.0)), clock.at_s)
-    traces.closed(
-        Completion(request_id=request.id, sent_s=clock.at_s, tenant="t", model="m", outcome=OutcomeKind.FAILED, arrival_s=1.0, policy="edf")
+def one_request(traces: RequestTraces, number: int, client_id: str) -> None:
+    request = Request(id=f"r{number}", tenant="t", model="m", arrival_s=1000.0, prompt_tokens=5)
+    traces.received(request, client_id, Declared(), {}, Estimates(slo=Slo(ttft_ms=1.0, tpot_ms=1.0)))
+    for revision in range(20):
+        traces.estimated(request, Estimates(slo=Slo(ttft_ms=1.0 + revision, tpot_ms=1.0)), 1000.0)
+    traces.ended(
+        Completion(request_id=request.id, sent_s=1000.0, tenant="t", model="m", outcome=OutcomeKind.FAILED, arrival_s=1.0, policy="edf")
     )
 
 
-def test_stories_are_bounded_in_number_in_length_and_in_time():
-    traces, _, clock = alone()
+def test_traces_are_bounded_in_number_in_length_and_in_time():
+    traces = alone()
     for number in range(10):
-        live_through(traces, clock, number, shown="same")
+        one_request(traces, number, "same")
     assert len(traces) == 3
     assert traces.find("r6") is None
     newest = traces.find("same")
     assert newest is not None
-    assert (newest.request.id, newest.previous, len(newest.beliefs)) == ("r9", "r8", 8)
-    clock.at_s += 61.0
-    traces.tick(clock.at_s)
+    assert (newest.request.id, newest.previous, len(newest.estimates)) == ("r9", "r8", 8)
+    traces.sampled(system_snapshot(sent_s=1061.0))
     assert len(traces) == 0
     assert traces.find("same") is None
     for second in range(5000):
-        clock.at_s = 2000.0 + second
-        traces.tick(clock.at_s)
+        traces.sampled(system_snapshot(sent_s=2000.0 + second))
     assert len(traces.samples) == 3600
 
 
@@ -192,7 +177,7 @@ def test_the_command_prints_the_page_or_the_document(tmp_path: Path, monkeypatch
     async def told() -> dict:
         async with running(tmp_path) as rig:
             await rig.post(chat(tokens=2), headers={"x-request-id": "one"})
-            return await story(rig, "one")
+            return await trace(rig, "one")
 
     document = asyncio.run(told())
     monkeypatch.setattr(AdminClient, "request", lambda _self, _id: document)

@@ -198,7 +198,7 @@ async def test_a_stranded_retry_is_told_so(tmp_path: Path):
         await rig.sims[1].kill()
         answer = await waiting
         blocker.cancel()
-        await eventually(lambda: not rig.gateway.manager.lives)
+        await eventually(lambda: not rig.gateway.manager.active)
     assert (answer.status, answer.error["code"]) == (503, "no_healthy_engine")
     assert "the first one tried failed" in answer.error["message"]
 

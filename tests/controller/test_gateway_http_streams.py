@@ -109,5 +109,5 @@ async def test_an_engine_is_left_when_its_client_leaves(tmp_path: Path, half: bo
         else:
             client.writer.close()
         await eventually(lambda: engine.left == 1)
-        await eventually(lambda: not rig.gateway.manager.lives)
+        await eventually(lambda: not rig.gateway.manager.active)
         assert [completion.outcome for completion in await rig.completions()] == ["cancelled"]

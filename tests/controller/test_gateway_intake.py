@@ -115,4 +115,4 @@ def test_claims_and_their_aliases():
     claims = read_claims({"x-llm-d-slo-ttft-ms": "150", "x-slo-tpot-ms": "25.5", "x-session-id": "s-1"}, limits)
     assert (claims.ttft_ms, claims.tpot_ms, claims.session) == (200, 25.5, "s-1")
     none = read_claims({"traceparent": "not-a-trace", "x-request-id": "<script>"}, limits)
-    assert (none.ttft_ms, none.tpot_ms, none.request_id, none.forward) == (None, None, "", {})
+    assert (none.ttft_ms, none.tpot_ms, none.request_id, none.trace_headers) == (None, None, "", {})

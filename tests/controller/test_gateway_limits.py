@@ -30,7 +30,7 @@ async def leave(*tasks: "asyncio.Task[object]") -> None:
 
 
 async def outcomes(rig: Rig) -> dict[str, int]:
-    await eventually(lambda: not rig.gateway.manager.lives)
+    await eventually(lambda: not rig.gateway.manager.active)
     assert rig.balanced()
     found: dict[str, int] = {}
     for completion in await rig.completions():
@@ -55,7 +55,7 @@ async def test_a_full_queue_gets_429(tmp_path: Path):
 async def test_the_deadline_passes_in_the_queue(tmp_path: Path):
     async with running(tmp_path, scheduler=ONE_AT_A_TIME, gateway=gateway_config(request_timeout_s=0.5)) as rig:
         long = await busy(rig)
-        for live in rig.gateway.manager.lives.values():
+        for live in rig.gateway.manager.active.values():
             # Else its own deadline would free the slot a moment before the other's passes.
             live.request = msgspec.structs.replace(live.request, deadline_s=float("inf"))
         answer = await rig.post(chat("waits"))

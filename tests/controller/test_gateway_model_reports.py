@@ -37,7 +37,7 @@ def report(instance: str = "0", **changes) -> ModelReport:
 def test_reports_are_shown_in_base_units_and_only_what_is_known():
     registry = CollectorRegistry()
     reports = ModelReports(ManualClock(), registry)
-    assert reports.hear(report())
+    assert reports.record(report())
     text = generate_latest(registry).decode()
     assert 'hmas_agent_model_info{agent="perception",instance="0",model="v3",role="active"} 1.0' in text
     assert 'hmas_agent_inference_seconds{agent="perception",instance="0",role="active"} 0.00025' in text
@@ -51,9 +51,9 @@ def test_inputs_outside_of_a_models_training_are_counted_over_all_instances():
     registry = CollectorRegistry()
     reports = ModelReports(ManualClock(), registry)
     figures = {"out_of_range/reader/log_turns": 3.0, "out_of_range/lengths/": 1.0, "out_of_range/": 1.0}
-    reports.hear(report("0", figures=figures))
-    reports.hear(report("1", figures=figures))
-    reports.hear(report("1", figures=figures, role="shadow"))
+    reports.record(report("0", figures=figures))
+    reports.record(report("1", figures=figures))
+    reports.record(report("1", figures=figures, role="shadow"))
     text = generate_latest(registry).decode()
     assert 'hmas_model_input_out_of_range_total{feature="log_turns",model="reader"} 6.0' in text
     assert 'model="lengths"' not in text
@@ -75,7 +75,7 @@ def test_figures_of_single_engines_are_shown_by_engine_and_target():
     registry = CollectorRegistry()
     reports = ModelReports(ManualClock(), registry)
     figures = {"ttft_log_error/gpu-0": 0.2, "tpot_below_p90/gpu-1": 0.91, "ttft_made_up/gpu-0": 1.0, "length_log_error/gpu-0": 2.0}
-    reports.hear(report(agent="prediction", figures=figures))
+    reports.record(report(agent="prediction", figures=figures))
     text = generate_latest(registry).decode()
     whose = 'agent="prediction",engine="gpu-0",instance="0",role="active",target="ttft"'
     assert f"hmas_agent_prediction_log_error{{{whose}}} 0.2" in text
@@ -88,9 +88,9 @@ def test_labels_are_bounded_whoever_reports():
     registry = CollectorRegistry()
     reports = ModelReports(ManualClock(), registry)
     for number in range(KEPT + 10):
-        reports.hear(report(str(number) + "x" * 500, model="m" * 500))
-    assert not reports.hear(report(agent="oracle"))
-    assert reports.hear(report(agent="meta"))
+        reports.record(report(str(number) + "x" * 500, model="m" * 500))
+    assert not reports.record(report(agent="oracle"))
+    assert reports.record(report(agent="meta"))
     assert len(reports.fresh()) == KEPT
     lines = [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
     assert max(map(len, lines)) < 250
@@ -100,13 +100,13 @@ def test_labels_are_bounded_whoever_reports():
 def test_a_report_that_is_not_renewed_is_forgotten():
     clock = ManualClock()
     reports = ModelReports(clock, CollectorRegistry())
-    reports.hear(report())
-    reports.hear(report(role="shadow", model="v4"))
+    reports.record(report())
+    reports.record(report(role="shadow", model="v4"))
     clock.at_s += FRESH_S - 1
-    reports.hear(report())
-    assert [one["model"] for one in reports.told()] == ["v3", "v4"]
+    reports.record(report())
+    assert [one["model"] for one in reports.documents()] == ["v3", "v4"]
     clock.at_s += 2
-    assert [one["role"] for one in reports.told()] == ["active"]
+    assert [one["role"] for one in reports.documents()] == ["active"]
 
 
 async def test_what_agents_report_reaches_status_and_metrics(tmp_path: Path):

@@ -57,7 +57,7 @@ async def test_a_storm_loses_nobody(tmp_path: Path, seed: int):
                 rig.sims.append(await start_sim("sim-2", port=port))
             await asyncio.sleep(rng.exponential(0.002))
         await asyncio.gather(*clients, meddling)
-        await eventually(lambda: not rig.gateway.manager.lives)
+        await eventually(lambda: not rig.gateway.manager.active)
         assert rig.balanced()
         completions = await rig.completions()
         counts = rig.gateway.scheduler.counts()

@@ -114,7 +114,7 @@ async def test_in_a_full_queue_the_worst_makes_way_and_is_told(tmp_path: Path):
         for task in (long, better, *waiting):
             task.cancel()
         await asyncio.gather(long, better, *waiting, return_exceptions=True)
-        await eventually(lambda: not rig.gateway.manager.lives)
+        await eventually(lambda: not rig.gateway.manager.active)
         assert rig.balanced()
         ended = [completion.outcome.value for completion in await rig.completions()]
     assert (given_up.status, given_up.error["code"], given_up.error["type"]) == (429, "outranked", "rate_limit_error")

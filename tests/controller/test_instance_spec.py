@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from hmas.controller.config.derived import instance_spec
 from hmas.controller.config.loader import load_config
 from hmas.controller.config.schema import EngineConfig
 from hmas.controller.core.errors import ConfigError
-from hmas.controller.gateway.instances.spec import instance_spec
 
 
 def engine(**more):

@@ -70,12 +70,12 @@ def test_off_means_off_and_can_be_switched():
     submit(made, 0)
     submit(made, 1, prompt=100_000, ttft_ms=20_000.0)
     assert len(made.dispatch(0.0)) == 1
-    assert made.snapshot(0.0, "g").instances[0].guarded
+    assert made.snapshot(0.0, "g").instances[0].guard_enabled
     made.set_tpot_guard(0.0)
     assert len(made.dispatch(0.0)) == 1
-    assert not made.snapshot(0.0, "g").instances[0].guarded
+    assert not made.snapshot(0.0, "g").instances[0].guard_enabled
     made.set_policy("fcfs", 0.0, {"tpot_guard": 0.2})
-    assert made.snapshot(0.0, "g").instances[0].guarded, "by whoever names a share"
+    assert made.snapshot(0.0, "g").instances[0].guard_enabled, "by whoever names a share"
     with pytest.raises(SchedulingError, match="tpot_guard"):
         made.set_tpot_guard(1.5)
 

@@ -120,7 +120,7 @@ def test_a_wrong_token_is_refused(hmas, monkeypatch):
     monkeypatch.setenv("HMAS_ADMIN_TOKEN", "wrong")
     code, out, err = hmas("status")
     assert (code, out) == (1, "")
-    assert "wants the operators' token" in err
+    assert "requires the operators' token" in err
 
 
 def test_policy_list_and_show(hmas):

@@ -17,7 +17,7 @@ class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
         tpot_pressure: 90 % quantile over in-flight requests of current TPOT over its SLO; 0 with none decoding.
         first_token_overhead_ms: Usual time of a first token beyond its prompt's own prefill; 0 if unknown.
         guard: Active factor on the TPOT guard's share; 0 if the share was set explicitly, which then applies to all instances.
-        guarded: Whether the TPOT guard is on.
+        guard_enabled: Whether the TPOT guard is on.
         capacity_n_run: Largest useful n_run (the engine's own maximum, else the configured one).
         engine: The engine's last snapshot, None if there is none yet.
     """
@@ -34,7 +34,7 @@ class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
     draining: bool = False
     engine: EngineSnapshot | None = None
     guard: float = 1.0
-    guarded: bool = True
+    guard_enabled: bool = True
     first_token_overhead_ms: float = 0.0
 
 

@@ -11,7 +11,7 @@ from hmas.controller.core.messages import RequestCost, RequestFeatures
 from hmas.controller.core.slo import TargetTable
 from hmas.controller.core.types import Estimates, OutcomeKind, Request
 from hmas.controller.gateway.control_loop.apply import Control
-from hmas.controller.observability.event_log import EventLog
+from hmas.controller.observability.observer import Observers
 from hmas.controller.scheduling.dispatch import FENCE, GUARD
 from hmas.controller.scheduling.instances.kv_fence import upper_output
 from hmas.controller.scheduling.queue.model_queue import WINDOW
@@ -59,11 +59,11 @@ class AgentWatch:
         on_judged: See `Judged`.
     """
 
-    def __init__(self, event_log: EventLog, control: Control, *, targets: TargetTable) -> None:
+    def __init__(self, observer: Observers, control: Control, *, targets: TargetTable) -> None:
         """`control` has the proposals of the agents, active or not; `targets` are the targets of requests that declare none."""
         self.scores = AgentScores()
         self.on_judged: Judged = control.set_aside
-        self._event_log = event_log
+        self._observer = observer
         self._control = control
         self._targets = targets
         self._reported_s: dict[str, float] = {}
@@ -90,17 +90,17 @@ class AgentWatch:
     def dispatched(self, dispatch: Dispatch, scheduler: Scheduler, now_s: float) -> None:
         """Scores the agents after a dispatch; the scheduler already counts the request as in flight."""
         name = dispatch.instance
-        for wanted in self._control.wanted(name):
-            relieved = (dispatch.relieved == WINDOW and wanted.sets_window) or (dispatch.relieved == GUARD and wanted.tightens_guard)
-            held = 0 < wanted.n_run < scheduler.in_flight(name) and scheduler.is_half_empty(name, now_s)
-            if self.scores.dispatched(wanted.agent, held=held, relieved=relieved):
-                contest = self.scores.windows[wanted.agent]
-                self._report(Standing(wanted.agent, WINDOWS, contest))
-                self.on_judged(wanted.agent, WINDOWS, aside=contest.aside)
+        for proposal in self._control.proposals(name):
+            relieved = (dispatch.relieved == WINDOW and proposal.sets_window) or (dispatch.relieved == GUARD and proposal.tightens_guard)
+            held = 0 < proposal.n_run < scheduler.in_flight(name) and scheduler.is_half_empty(name, now_s)
+            if self.scores.dispatched(proposal.agent, held=held, relieved=relieved):
+                contest = self.scores.windows[proposal.agent]
+                self._report(Standing(proposal.agent, WINDOWS, contest))
+                self.on_judged(proposal.agent, WINDOWS, aside=contest.aside)
         if dispatch.relieved and now_s - self._reported_s.get(dispatch.relieved, float("-inf")) >= RELIEVED_EVERY_S:
             self._reported_s[dispatch.relieved] = now_s
-            cause = CAUSES.get(dispatch.relieved, "nothing else wanted the place")
-            self._event_log.note(
+            cause = CAUSES.get(dispatch.relieved, "no other request could use the slot")
+            self._observer.note(
                 "dispatch.relieved", name, after=dispatch.entry.request.id, reason=f"{dispatch.reason}: {cause}", severity="warning"
             )
 
@@ -113,9 +113,9 @@ class AgentWatch:
         cost = answers.cost
         if cost is None or ended.service_ttft_ms <= 0.0 or ended.tpot_ms <= 0.0 or ended.instance not in cost.ttft_ms:
             return
-        said = (cost.ttft_ms[ended.instance], cost.tpot_ms.get(ended.instance, answers.default.tpot_ms))
+        predicted = (cost.ttft_ms[ended.instance], cost.tpot_ms.get(ended.instance, answers.default.tpot_ms))
         default = (answers.default.ttft_ms, answers.default.tpot_ms)
-        if self.scores.timed(said, default, (ended.service_ttft_ms, ended.tpot_ms)):
+        if self.scores.timed(predicted, default, (ended.service_ttft_ms, ended.tpot_ms)):
             self._report(Standing("prediction", COSTS, self.scores.costs))
 
     def _length_known(self, answers: Answers, ended: Ended) -> None:
@@ -123,7 +123,7 @@ class AgentWatch:
         scores, tokens = self.scores, ended.output_tokens
         if answers.forecast is not None and scores.answered(answers.shape, answers.forecast, answers.default, tokens):
             self._report(Standing("perception", LENGTHS, scores.lengths))
-        bounds = self._control.wanted_bounds()
+        bounds = self._control.proposed_bounds()
         if not bounds:
             return
         request, was_aside = ended.entry.request, scores.bounds.aside
@@ -135,7 +135,7 @@ class AgentWatch:
 
     def _report(self, standing: Standing) -> None:
         aside = standing.contest.aside
-        self._event_log.note(
+        self._observer.note(
             "agent.aside",
             standing.agent,
             before="used" if aside else "set aside",

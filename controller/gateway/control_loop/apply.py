@@ -24,8 +24,7 @@ from hmas.controller.control.resolve import (
 from hmas.controller.core.errors import PolicyError, SchedulingError
 from hmas.controller.core.messages import ControlAction, LengthBound, MetaDecision, OverrideNotice
 from hmas.controller.gateway.instances.monitor import Fleet
-from hmas.controller.observability.event_log import EventLog
-from hmas.controller.observability.metrics import Metrics
+from hmas.controller.observability.observer import Observers
 from hmas.controller.runtime.clock import Clock
 from hmas.controller.scheduling.admission.quotas import NO_LIMITS, TenantLimits
 from hmas.controller.scheduling.policies.registry import GUARD, make_policy
@@ -44,7 +43,7 @@ class Since:
     knobs_s: dict[tuple[str, str], float] = field(default_factory=dict)
 
 
-class Wanted(NamedTuple):
+class Proposal(NamedTuple):
     """An agent's proposal for an instance.
 
     Attributes:
@@ -60,17 +59,13 @@ class Wanted(NamedTuple):
 
 
 class Control:
-    """The only place in the gateway that sets policy, windows, bounds, draining, and the weights and limits of tenants.
+    """The only place in the gateway that sets policy, windows, bounds, draining, and the weights and limits of tenants."""
 
-    `on_applied` is called after a change; work that touches all waiting requests has only been started by then.
-    """
-
-    def __init__(self, *, config: Config, scheduler: Scheduler, fleet: Fleet, event_log: EventLog, metrics: Metrics, clock: Clock) -> None:
+    def __init__(self, *, config: Config, scheduler: Scheduler, fleet: Fleet, observer: Observers, clock: Clock) -> None:
         self._config = config
         self._scheduler = scheduler
         self._fleet = fleet
-        self._event_log = event_log
-        self._metrics = metrics
+        self._observer = observer
         self._clock = clock
         self._configured = _configured(config)
         self.meta: Received[MetaDecision] | None = None
@@ -78,10 +73,9 @@ class Control:
         self.notice = OverrideNotice(sent_s=clock.now_s())
         self.since = Since(policy_s=clock.now_s())
         self._stale_s = float("inf")
-        self._heard: set[str] = set()
+        self._changed: set[str] = set()
         # Length bounds may hold requests back, so they are used only once they have proven right.
         self._aside: frozenset[tuple[str, str]] = frozenset({(STATERA, BOUNDS)})
-        self.on_applied: Callable[[], None] = lambda: None
         self.directives = self._resolve()
         for name in self.directives.instances:
             self._apply_instance(name, self.directives.instances[name])
@@ -101,7 +95,7 @@ class Control:
             except PolicyError as error:
                 self._reject("meta", decision.decision_id, str(error))
                 return
-        self.meta = Received(self._said(decision.sent_s), decision)
+        self.meta = Received(self._sent_s(decision.sent_s), decision)
         self.apply()
 
     def on_action(self, action: ControlAction) -> None:
@@ -116,20 +110,20 @@ class Control:
         if not 0.0 < action.guard <= 1.0:
             self._reject("statera", action.instance, f"guard is {action.guard}; allowed: above 0 to 1")
             return
-        self.statera[action.instance] = Received(self._said(action.sent_s), action)
-        self._heard.add(action.instance)
+        self.statera[action.instance] = Received(self._sent_s(action.sent_s), action)
+        self._changed.add(action.instance)
 
     def settle(self) -> None:
         """Applies the actions received from statera. It resolves only the instances concerned, unless another message has become stale."""
-        if not self._heard:
+        if not self._changed:
             return
-        now_s, agents, names = self._clock.now_s(), self._config.agents, self._heard
-        said = [self.statera[name] for name in names]
-        if not agents.enabled or now_s >= self._stale_s or not all(heard.fresh(now_s, agents.stale_after_s) for heard in said):
+        now_s, agents, names = self._clock.now_s(), self._config.agents, self._changed
+        messages = [self.statera[name] for name in names]
+        if not agents.enabled or now_s >= self._stale_s or not all(message.fresh(now_s, agents.stale_after_s) for message in messages):
             self.apply()
             return
-        self._heard = set()
-        self._stale_s = min(self._stale_s, *(heard.said_s + agents.stale_after_s for heard in said))
+        self._changed = set()
+        self._stale_s = min(self._stale_s, *(message.said_s + agents.stale_after_s for message in messages))
         ceilings = {name: self._fleet.instances[name].ceiling for name in names}
         after = heard_of(
             self.directives,
@@ -145,24 +139,24 @@ class Control:
         )
         before = self.directives
         if any(after.instances[name] != before.instances[name] for name in names) or after.bounds != before.bounds:
-            self._put_in_force(after, names)
+            self._activate(after, names)
 
-    def wanted(self, instance: str) -> list[Wanted]:
+    def proposals(self, instance: str) -> list[Proposal]:
         """The proposals of agents for an instance, active or set aside; silent agents are left out."""
         agents, now_s, directives = self._config.agents, self._clock.now_s(), self.directives
-        in_force = directives.instances[instance]
+        active = directives.instances[instance]
         found = []
         action = self.statera.get(instance)
         if agents.enabled and action is not None and action.fresh(now_s, agents.stale_after_s):
-            tight = in_force.guard.source == STATERA and in_force.controls.guard < 1.0
-            found.append(Wanted(STATERA, action.word.n_run, in_force.n_run.source == STATERA, tight))
+            tight = active.guard.source == STATERA and active.controls.guard < 1.0
+            found.append(Proposal(STATERA, action.word.n_run, active.n_run.source == STATERA, tight))
         if agents.enabled and self.meta is not None and self.meta.fresh(now_s, agents.stale_after_s) and not self.meta.word.bypass:
             share = directives.parameters.get(GUARD) if directives.policy.source == META else None
             tight = share is not None and share < self._configured.tpot_guard
-            found.append(Wanted(META, self.meta.word.n_run, in_force.n_run.source == META, tight))
+            found.append(Proposal(META, self.meta.word.n_run, active.n_run.source == META, tight))
         return found
 
-    def wanted_bounds(self) -> tuple[LengthBound, ...]:
+    def proposed_bounds(self) -> tuple[LengthBound, ...]:
         """The length bounds that statera proposes, active or set aside; empty if it is silent."""
         agents = self._config.agents
         return newest_bounds(self.statera, self._clock.now_s(), agents.stale_after_s) if agents.enabled else ()
@@ -206,13 +200,13 @@ class Control:
 
     def apply(self) -> None:
         """Resolves all settings again and applies the differences."""
-        self._heard = set()
+        self._changed = set()
         after = self._resolve()
         self._stale_s = self._next_stale_s()
         if after != self.directives:
-            self._put_in_force(after, after.instances)
+            self._activate(after, after.instances)
 
-    def _put_in_force(self, after: Directives, names: Collection[str]) -> None:
+    def _activate(self, after: Directives, names: Collection[str]) -> None:
         """Applies the differences. `names`: the only instances that may differ."""
         before, self.directives = self.directives, after
         now_s = self._clock.now_s()
@@ -220,7 +214,6 @@ class Control:
         if after.policy.value != before.policy.value or after.parameters != before.parameters:
             try:
                 self._scheduler.set_policy(after.policy.value, now_s, after.parameters)
-                self._metrics.policy_switches.inc()
             except SchedulingError:
                 log.exception("a change of policy was given up")
         for name in names:
@@ -238,9 +231,9 @@ class Control:
         for name in before.draining ^ after.draining:
             self._scheduler.set_draining(name, name in after.draining)
             self._fleet.instances[name].draining = name in after.draining
+        self._observer.control_changed(before, after, now_s)
         for change in found:
-            self._tell(change, now_s)
-        self.on_applied()
+            self._note(change, now_s)
 
     def _resolve(self) -> Directives:
         agents = self._config.agents
@@ -258,23 +251,23 @@ class Control:
     def _next_stale_s(self) -> float:
         """When the next message that is still used becomes stale."""
         now_s, stale_after_s = self._clock.now_s(), self._config.agents.stale_after_s
-        ends = [heard.said_s + stale_after_s for heard in (self.meta, *self.statera.values()) if heard is not None]
+        ends = [message.said_s + stale_after_s for message in (self.meta, *self.statera.values()) if message is not None]
         return min((end for end in ends if end >= now_s), default=float("inf"))
 
     def _apply_instance(self, name: str, directive: InstanceDirective) -> None:
         self._scheduler.set_controls(name, directive.controls)
         self._fleet.set_controls(name, directive.controls)
 
-    def _said(self, sent_s: float) -> float:
+    def _sent_s(self, sent_s: float) -> float:
         now_s = self._clock.now_s()
         return now_s if sent_s > now_s + MAX_SKEW_S else min(sent_s, now_s)
 
-    def _tell(self, change: Change, now_s: float) -> None:
+    def _note(self, change: Change, now_s: float) -> None:
         if change.kind == "policy":
             self.since.policy_s = now_s
         elif change.kind.startswith("knobs."):
             self.since.knobs_s[change.subject, change.kind.removeprefix("knobs.")] = now_s
-        self._event_log.note(
+        self._observer.note(
             change.kind,
             change.subject,
             before=change.before,
@@ -286,8 +279,8 @@ class Control:
         )
 
     def _reject(self, agent: str, subject: str, reason: str) -> None:
-        self._metrics.agent_faults.labels(agent).inc()
-        self._event_log.note("agent.rejected", f"{agent} {subject}".strip(), reason=reason, severity="warning")
+        self._observer.agent_rejected(agent, reason)
+        self._observer.note("agent.rejected", f"{agent} {subject}".strip(), reason=reason, severity="warning")
 
 
 def _configured(config: Config) -> Configured:

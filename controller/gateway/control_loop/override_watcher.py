@@ -12,7 +12,7 @@ from hmas.controller.control.overrides import Override, effective
 from hmas.controller.core.errors import OverrideError
 from hmas.controller.core.messages import OverrideNotice
 from hmas.controller.gateway.control_loop.apply import Control
-from hmas.controller.observability.event_log import EventLog
+from hmas.controller.observability.observer import Observers
 from hmas.controller.runtime.clock import Clock
 
 SCAN_S = 0.5
@@ -32,7 +32,7 @@ class OverrideWatch:
         on_held: Called when the active overrides have changed, because waiting requests may be dispatched now.
     """
 
-    def __init__(self, directory: Path, *, control: Control, bus: Bus, event_log: EventLog, clock: Clock) -> None:
+    def __init__(self, directory: Path, *, control: Control, bus: Bus, observer: Observers, clock: Clock) -> None:
         self.held: dict[str, Override] = {}
         self.errors: dict[str, str] = {}
         self.path = directory
@@ -40,7 +40,7 @@ class OverrideWatch:
         self._directory = OverrideDirectory(directory)
         self._control = control
         self._bus = bus
-        self._event_log = event_log
+        self._observer = observer
         self._clock = clock
         self._lock = asyncio.Lock()
 
@@ -68,7 +68,7 @@ class OverrideWatch:
                 errors[f"{override.id}.json"] = "; ".join(faults)
                 if override.id in self.held:
                     held[override.id] = self.held[override.id]
-            self._tell_errors(errors)
+            self._note_errors(errors)
             self.held = {name: override for name, override in held.items() if override.active(now_s)}
             notice = effective(self.held.values(), now_s)
             if announce or not _same(notice, self._control.notice):
@@ -95,7 +95,7 @@ class OverrideWatch:
         self.check(override)
         before = self.held.get(override.id)
         await asyncio.to_thread(self._directory.write, override)
-        self._event_log.note(
+        self._observer.note(
             "override.put",
             override.id,
             before="" if before is None else str(document_of(before)),
@@ -113,16 +113,16 @@ class OverrideWatch:
         """
         removed = await asyncio.to_thread(self._directory.remove, override_id)
         if removed:
-            self._event_log.note("override.removed", override_id, source="operator")
+            self._observer.note("override.removed", override_id, source="operator")
             await self.scan()
         return removed
 
-    def _tell_errors(self, errors: dict[str, str]) -> None:
+    def _note_errors(self, errors: dict[str, str]) -> None:
         for file, message in errors.items():
             if self.errors.get(file) != message:
-                self._event_log.note("override.refused", file, reason=message, severity="error")
+                self._observer.note("override.refused", file, reason=message, severity="error")
         for file in self.errors.keys() - errors.keys():
-            self._event_log.note("override.mended", file)
+            self._observer.note("override.mended", file)
         self.errors = errors
 
 

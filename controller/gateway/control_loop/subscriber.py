@@ -37,7 +37,7 @@ class AgentSubscriber:
     """Follows the agents' streams.
 
     Attributes:
-        heard_s: Time of the last message from each agent, by agent.
+        received_s: Time of the last message from each agent, by agent.
     """
 
     def __init__(
@@ -49,15 +49,15 @@ class AgentSubscriber:
         self._reports = reports
         self._decisions = decisions
         self._clock = clock
-        self.heard_s: dict[str, float] = {}
+        self.received_s: dict[str, float] = {}
 
     async def resume(self) -> None:
         """Restores the last messages that statera and meta sent before this process started."""
-        said = await self._bus.latest(DECISIONS, MAXLEN[DECISIONS])
-        for message in said:
+        messages = await self._bus.latest(DECISIONS, MAXLEN[DECISIONS])
+        for message in messages:
             if isinstance(message, MetaDecision | DecisionOutcome):
-                self._decisions.hear(message)
-        decisions = [message for message in said if isinstance(message, MetaDecision)]
+                self._decisions.record(message)
+        decisions = [message for message in messages if isinstance(message, MetaDecision)]
         actions: Mapping[str, ControlAction] = {
             message.instance: message for message in await self._bus.latest(ACTIONS, RESUMED_ACTIONS) if isinstance(message, ControlAction)
         }
@@ -69,7 +69,7 @@ class AgentSubscriber:
             try:
                 async for deliveries in self._bus.follow(STREAMS):
                     for delivery in deliveries:
-                        self.hear(delivery.message)
+                        self.on_message(delivery.message)
                     if deliveries:
                         self._control.settle()
                         self._manager.pump()
@@ -77,26 +77,24 @@ class AgentSubscriber:
                 log.warning("following the agents' streams failed: %s", error)
             await asyncio.sleep(RETRY_S)
 
-    def hear(self, message: Message) -> None:
+    def on_message(self, message: Message) -> None:
         """Processes one message."""
         now_s = self._clock.now_s()
         match message:
             case RequestFeatures():
-                self.heard_s["perception"] = now_s
+                self.received_s["perception"] = now_s
                 self._manager.on_features(message)
             case RequestCost():
-                self.heard_s["prediction"] = now_s
+                self.received_s["prediction"] = now_s
                 self._manager.on_cost(message)
             case ControlAction():
-                self.heard_s["statera"] = now_s
+                self.received_s["statera"] = now_s
                 self._control.on_action(message)
             case MetaDecision():
-                self.heard_s["meta"] = now_s
-                self._decisions.hear(message)
+                self.received_s["meta"] = now_s
+                self._decisions.record(message)
                 self._control.on_decision(message)
             case DecisionOutcome():
-                self._decisions.hear(message)
+                self._decisions.record(message)
             case ModelReport():
-                self._reports.hear(message)
-            case _:
-                return
+                self._reports.record(message)

@@ -24,14 +24,14 @@ class CommonHeaders:
         self.text = f"date: {formatdate(usegmt=True)}\r\nserver: {SERVER}\r\n"
 
 
-def answer_head(status: int, headers: Mapping[str, str], framing: str, stamp: CommonHeaders) -> bytes:
+def answer_head(status: int, headers: Mapping[str, str], framing: str, common_headers: CommonHeaders) -> bytes:
     """Returns status line and header fields, including the empty line.
 
     Args:
         status: The status.
         headers: Header fields, with names in lower case.
         framing: Further lines, each with its line end: the length of the body, and whether the connection closes.
-        stamp: The common header fields.
+        common_headers: The common header fields.
 
     Raises:
         ValueError: A header contains a line break.
@@ -40,4 +40,4 @@ def answer_head(status: int, headers: Mapping[str, str], framing: str, stamp: Co
     if lines.count("\n") != len(headers) or lines.count("\r") != len(headers):
         raise ValueError(f"a header of the answer has a line break in it: {dict(headers)!r}")
     first = STATUS_LINES.get(status) or f"HTTP/1.1 {status} Unknown\r\n"
-    return f"{first}{lines}{framing}{stamp.text}\r\n".encode("latin-1", "replace")
+    return f"{first}{lines}{framing}{common_headers.text}\r\n".encode("latin-1", "replace")

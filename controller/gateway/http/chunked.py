@@ -2,7 +2,7 @@
 
 import re
 
-from hmas.controller.gateway.http.errors import HttpError
+from hmas.controller.gateway.errors import HttpError
 
 CRLF = b"\r\n"
 MAX_SIZE_LINE = 256

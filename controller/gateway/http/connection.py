@@ -5,10 +5,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import cast
 
-from hmas.controller.gateway.errors import ApiError
+from hmas.controller.gateway.errors import ApiError, HttpError
 from hmas.controller.gateway.http.answer import CommonHeaders, answer_head
 from hmas.controller.gateway.http.body import BodyReader
-from hmas.controller.gateway.http.errors import HttpError
 from hmas.controller.gateway.http.exchange import ClientExchange
 from hmas.controller.gateway.http.head import HEAD_END, RequestHead
 from hmas.controller.gateway.http.transport import HttpRequest, Responder
@@ -50,7 +49,7 @@ class ServerState:
         self.max_body_bytes = max_body_bytes
         self.max_connections = max_connections
         self.now_s = 0.0
-        self.stamp = CommonHeaders()
+        self.common_headers = CommonHeaders()
         self.connections: set[ClientConnection] = set()
         self.closing = False
 
@@ -69,9 +68,9 @@ class ClientConnection(asyncio.Protocol):
         "_ahead",
         "_exchange",
         "_half_closed",
-        "_house",
         "_lingering",
         "_reading_paused",
+        "_server",
         "_unsent",
         "due_s",
         "ending",
@@ -79,8 +78,8 @@ class ClientConnection(asyncio.Protocol):
         "writing_paused",
     )
 
-    def __init__(self, house: ServerState) -> None:
-        self._house = house
+    def __init__(self, server: ServerState) -> None:
+        self._server = server
         self._ahead = b""
         self._exchange: ClientExchange | None = None
         self._half_closed = False
@@ -102,14 +101,14 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Registers the connection; beyond the limit of connections it is refused and closed."""
         self.transport = cast("asyncio.Transport", transport)
-        house = self._house
-        house.connections.add(self)
-        self.due_s = house.now_s + KEEPALIVE_S
-        excess = len(house.connections) - house.max_connections
+        server = self._server
+        server.connections.add(self)
+        self.due_s = server.now_s + KEEPALIVE_S
+        excess = len(server.connections) - server.max_connections
         if excess > MAX_TURNED_AWAY:
             self.transport.abort()
         elif excess > 0:
-            text = f"{house.max_connections} connections are open, the configured limit"
+            text = f"{server.max_connections} connections are open, the configured limit"
             self._refuse(ApiError(503, "too_many_connections", text, retry_after_s=1))
 
     def data_received(self, data: bytes) -> None:
@@ -147,7 +146,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - the connection is lost either way
         """Cancels the current request: the connection is lost."""
         self.transport = None
-        self._house.connections.discard(self)
+        self._server.connections.discard(self)
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.left()
@@ -178,7 +177,7 @@ class ClientConnection(asyncio.Protocol):
             if unsent == self._unsent:
                 transport.abort()
             self._unsent = unsent
-            self.due_s = self._house.now_s + BODY_TIMEOUT_S
+            self.due_s = self._server.now_s + BODY_TIMEOUT_S
         elif self._ahead:
             self._refuse(ApiError(408, "head_timeout", f"the request's head did not arrive within {HEAD_TIMEOUT_S:g} s"))
         else:
@@ -192,7 +191,7 @@ class ClientConnection(asyncio.Protocol):
 
     def awaits_body(self) -> None:
         """See `exchange.Carrier`."""
-        self.due_s = self._house.now_s + BODY_TIMEOUT_S
+        self.due_s = self._server.now_s + BODY_TIMEOUT_S
 
     # -- one request after the other --------------------------------------------------------------------------------------------
 
@@ -208,10 +207,10 @@ class ClientConnection(asyncio.Protocol):
             return
         try:
             head = RequestHead(data[: end + 4])
-            reader = BodyReader(head, self._house.max_body_bytes)
+            reader = BodyReader(head, self._server.max_body_bytes)
             self._ahead = b""
-            exchange = self._exchange = ClientExchange(head, reader, self, self._house.stamp)
-            self.ending = self.ending or not head.keep_alive or self._house.closing
+            exchange = self._exchange = ClientExchange(head, reader, self, self._server.common_headers)
+            self.ending = self.ending or not head.keep_alive or self._server.closing
             self.due_s = NEVER_S
             rest = data[end + 4 :]
             if reader.complete:
@@ -233,8 +232,8 @@ class ClientConnection(asyncio.Protocol):
             self._refuse(ApiError(431, "headers_too_large", f"the request's head is larger than {MAX_HEAD_BYTES} bytes"))
         elif self._half_closed and self.transport is not None:
             self.transport.close()
-        elif data and self.due_s > self._house.now_s + HEAD_TIMEOUT_S:
-            self.due_s = self._house.now_s + HEAD_TIMEOUT_S
+        elif data and self.due_s > self._server.now_s + HEAD_TIMEOUT_S:
+            self.due_s = self._server.now_s + HEAD_TIMEOUT_S
 
     def _feed(self, exchange: ClientExchange, data: bytes) -> None:
         reader = exchange.reader
@@ -257,7 +256,7 @@ class ClientConnection(asyncio.Protocol):
 
     async def _serve(self, exchange: ClientExchange) -> None:
         try:
-            await self._house.handler(exchange, exchange)
+            await self._server.handler(exchange, exchange)
         except Exception:
             log.exception("serving a request failed")
         finally:
@@ -282,7 +281,7 @@ class ClientConnection(asyncio.Protocol):
             transport.close()
         else:
             self._unsent = 0
-            self.due_s = self._house.now_s + KEEPALIVE_S
+            self.due_s = self._server.now_s + KEEPALIVE_S
             if self._ahead:
                 self._next()
             elif self._half_closed:
@@ -295,14 +294,14 @@ class ClientConnection(asyncio.Protocol):
             return
         body = error.body()
         framing = f"content-length: {len(body)}\r\nconnection: close\r\n"
-        transport.write(answer_head(error.status, error.response_headers(), framing, self._house.stamp) + body)
+        transport.write(answer_head(error.status, error.response_headers(), framing, self._server.common_headers) + body)
         self._linger()
 
     def _linger(self) -> None:
         """Sends the remaining output, and reads on for a while before the connection is closed."""
         self._ahead = b""
         self._lingering = True
-        self.due_s = self._house.now_s + LINGER_S
+        self.due_s = self._server.now_s + LINGER_S
         transport = self.transport
         if transport is not None:
             if self._half_closed or not transport.can_write_eof():

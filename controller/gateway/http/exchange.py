@@ -43,13 +43,13 @@ class ClientExchange:
     __slots__ = (
         "_carrier",
         "_chunked",
+        "_common_headers",
         "_drained",
         "_expects",
         "_fault",
         "_head",
         "_minor",
         "_resume",
-        "_stamp",
         "_waiter",
         "ended",
         "headers",
@@ -60,7 +60,7 @@ class ClientExchange:
         "task",
     )
 
-    def __init__(self, head: RequestHead, reader: BodyReader, carrier: Carrier, stamp: CommonHeaders) -> None:
+    def __init__(self, head: RequestHead, reader: BodyReader, carrier: Carrier, common_headers: CommonHeaders) -> None:
         self.method = head.method
         self.path = head.path
         self.headers: Mapping[str, str] = head.headers
@@ -69,7 +69,7 @@ class ClientExchange:
         self.started = self.ended = False
         self._minor = head.minor
         self._carrier = carrier
-        self._stamp = stamp
+        self._common_headers = common_headers
         self._head = b""
         self._chunked = False
         self._resume: Callable[[], None] | None = None
@@ -124,7 +124,9 @@ class ClientExchange:
         self._chunked = self._minor == 1
         if not self._chunked:
             self._carrier.ending = True
-        self._head = answer_head(status, headers, self._framing("transfer-encoding: chunked\r\n" if self._chunked else ""), self._stamp)
+        self._head = answer_head(
+            status, headers, self._framing("transfer-encoding: chunked\r\n" if self._chunked else ""), self._common_headers
+        )
 
     def write(self, data: bytes) -> bool:
         """See `transport.Responder.write`."""
@@ -167,7 +169,7 @@ class ClientExchange:
             self.abandon()
             return
         self.started = self.ended = True
-        head = answer_head(status, headers, self._framing(f"content-length: {len(body)}\r\n"), self._stamp)
+        head = answer_head(status, headers, self._framing(f"content-length: {len(body)}\r\n"), self._common_headers)
         transport.write(head if self.method == "HEAD" or status in NO_BODY else head + body)
 
     def abandon(self) -> None:

@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 import httptools
 
-from hmas.controller.gateway.http.errors import HttpError
+from hmas.controller.gateway.errors import HttpError
 
 HEAD_END = b"\r\n\r\n"
 LENGTH_DIGITS = 15
@@ -47,7 +47,7 @@ class RequestHead:
         self.method: str = parser.get_method().decode("ascii")
         version = parser.get_http_version()
         if version not in ("1.1", "1.0"):
-            raise HttpError(505, f"HTTP/{version} is not spoken here; allowed: HTTP/1.1, HTTP/1.0")
+            raise HttpError(505, f"HTTP/{version} is not supported; allowed: HTTP/1.1, HTTP/1.0")
         self.minor = 1 if version == "1.1" else 0
         self.path = path_of(fields.url)
         self.content_length = 0

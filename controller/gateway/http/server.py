@@ -4,8 +4,6 @@ import asyncio
 
 from hmas.controller.gateway.http.connection import ClientConnection, Handler, ServerState
 
-__all__ = ["Handler", "HttpServer"]
-
 BACKLOG = 1024
 ROUND_S = 1.0
 
@@ -17,7 +15,7 @@ class HttpServer:
     """
 
     def __init__(self, handler: Handler, *, host: str, port: int, max_body_bytes: int, max_connections: int) -> None:
-        self._house = ServerState(handler, max_body_bytes=max_body_bytes, max_connections=max_connections)
+        self._state = ServerState(handler, max_body_bytes=max_body_bytes, max_connections=max_connections)
         self._host = host
         self._port = port
         self._server: asyncio.Server | None = None
@@ -33,7 +31,7 @@ class HttpServer:
     @property
     def connections(self) -> int:
         """Number of open connections."""
-        return len(self._house.connections)
+        return len(self._state.connections)
 
     async def start(self) -> None:
         """Starts to listen.
@@ -42,8 +40,8 @@ class HttpServer:
             OSError: The address is not available.
         """
         loop = asyncio.get_running_loop()
-        self._house.now_s = loop.time()
-        self._server = await loop.create_server(lambda: ClientConnection(self._house), self._host, self._port, backlog=BACKLOG)
+        self._state.now_s = loop.time()
+        self._server = await loop.create_server(lambda: ClientConnection(self._state), self._host, self._port, backlog=BACKLOG)
         self._timer = loop.call_later(ROUND_S, self._watch)
 
     def stop_listening(self) -> None:
@@ -54,14 +52,14 @@ class HttpServer:
     async def close(self, grace_s: float = 1.0) -> None:
         """Ends all connections; running handlers get `grace_s`."""
         self.stop_listening()
-        house = self._house
-        house.closing = True
-        for connection in list(house.connections):
+        state = self._state
+        state.closing = True
+        for connection in list(state.connections):
             connection.retire()
-        tasks = [task for connection in house.connections if (task := connection.task) is not None]
+        tasks = [task for connection in state.connections if (task := connection.task) is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=grace_s)
-        for connection in list(house.connections):
+        for connection in list(state.connections):
             if connection.transport is not None:
                 connection.transport.abort()
         if tasks:
@@ -74,9 +72,9 @@ class HttpServer:
 
     def _watch(self) -> None:
         loop = asyncio.get_running_loop()
-        house = self._house
-        now_s = house.now_s = loop.time()
-        house.stamp.renew()
-        for connection in [connection for connection in house.connections if connection.due_s <= now_s]:
+        state = self._state
+        now_s = state.now_s = loop.time()
+        state.common_headers.renew()
+        for connection in [connection for connection in state.connections if connection.due_s <= now_s]:
             connection.expire()
         self._timer = loop.call_later(ROUND_S, self._watch)

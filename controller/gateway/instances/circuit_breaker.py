@@ -7,13 +7,13 @@ FAILURES = 5
 FIRST_WAIT_S = 1.0
 """How long no request is sent at first; doubled after each failed probe, up to `LONGEST_WAIT_S`."""
 LONGEST_WAIT_S = 15.0
-KNOWN = 64
+FAILED_KEPT = 64
 """Most failed requests that are remembered while a breaker is not closed."""
 
 State = Literal["closed", "open", "half-open"]
 
 
-class Breaker:
+class CircuitBreaker:
     """Tracks the outcomes of the requests that an engine was given.
 
     While the breaker is closed, all requests are sent. After `FAILURES` in a row it opens, and no request is sent. After a while it is half
@@ -30,41 +30,41 @@ class Breaker:
         until_s: When it becomes half open again, while it is open.
     """
 
-    __slots__ = ("_known", "_opened_s", "_wait_s", "reason", "state", "until_s")
+    __slots__ = ("_failed", "_opened_s", "_wait_s", "reason", "state", "until_s")
 
     def __init__(self) -> None:
         self.state: State = "closed"
         self.reason = ""
         self.until_s = 0.0
-        self._known: set[int] = set()
+        self._failed: set[int] = set()
         self._opened_s = float("-inf")
         self._wait_s = FIRST_WAIT_S
 
     @property
     def failures(self) -> int:
         """See the class."""
-        return len(self._known)
+        return len(self._failed)
 
     @property
     def detail(self) -> str:
         """Describes why no request is sent."""
         return f"{self.failures} requests in a row have failed, the last one: {self.reason}"
 
-    def served(self, sent_s: float) -> bool:
+    def succeeded(self, sent_s: float) -> bool:
         """Records that a request sent at `sent_s` was answered. True if the state has changed."""
         if sent_s < self._opened_s:
             return False
         changed = self.state != "closed"
         self.state, self._wait_s = "closed", FIRST_WAIT_S
-        self._known.clear()
+        self._failed.clear()
         return changed
 
     def failed(self, fingerprint: int, sent_s: float, reason: str, now_s: float) -> bool:
         """Records that a request sent at `sent_s` has failed. True if the state has changed."""
-        if sent_s < self._opened_s or fingerprint in self._known:
+        if sent_s < self._opened_s or fingerprint in self._failed:
             return False
-        if len(self._known) < KNOWN:
-            self._known.add(fingerprint)
+        if len(self._failed) < FAILED_KEPT:
+            self._failed.add(fingerprint)
         self.reason = reason
         if self.state == "open" or (self.state == "closed" and self.failures < FAILURES):
             return False
@@ -73,7 +73,7 @@ class Breaker:
         self.state, self._opened_s, self.until_s = "open", now_s, now_s + self._wait_s
         return True
 
-    def look(self, now_s: float) -> bool:
+    def probe_when_due(self, now_s: float) -> bool:
         """Becomes half open when it is time. True if the state has changed."""
         if self.state != "open" or now_s < self.until_s:
             return False

@@ -14,8 +14,8 @@ from hmas.controller.control.resolve import Ceiling
 from hmas.controller.core.messages import Severity
 from hmas.controller.core.types import Controls
 from hmas.controller.gateway.errors import ApiError
-from hmas.controller.gateway.instances.circuit_breaker import Breaker
-from hmas.controller.observability.event_log import EventLog
+from hmas.controller.gateway.instances.circuit_breaker import CircuitBreaker
+from hmas.controller.observability.observer import Observers
 from hmas.controller.runtime.clock import Clock
 from hmas.engines.base import SNAPSHOT_EVERY_S, Engine, EngineSnapshot, Knobs
 from hmas.engines.errors import EngineError
@@ -63,8 +63,8 @@ class Instance:
     refused_s: float = float("-inf")
     passing: int = 0
     draining: bool = False
-    poke: asyncio.Event = field(default_factory=asyncio.Event)
-    breaker: Breaker = field(default_factory=Breaker)
+    poll_now: asyncio.Event = field(default_factory=asyncio.Event)
+    breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
 
     @property
     def name(self) -> str:
@@ -92,7 +92,7 @@ class Fleet:
     changed, `on_probing` when an instance is to be probed with one request, or has passed the probe.
     """
 
-    def __init__(self, instances: Iterable[tuple[EngineConfig, Engine]], clock: Clock, event_log: EventLog) -> None:
+    def __init__(self, instances: Iterable[tuple[EngineConfig, Engine]], clock: Clock, observer: Observers) -> None:
         self.instances = {
             config.name: Instance(config=config, engine=engine, ceiling=Ceiling(config.n_run_max)) for config, engine in instances
         }
@@ -101,7 +101,7 @@ class Fleet:
         self.on_models: Callable[[str, frozenset[str] | None], None] = lambda _name, _models: None
         self.on_probing: Callable[[str, bool], None] = lambda _name, _probing: None
         self._clock = clock
-        self._event_log = event_log
+        self._observer = observer
         self._contexts: dict[str, int] = {}
 
     @property
@@ -164,32 +164,32 @@ class Fleet:
                 merged.setdefault(entry["id"], entry)
         return list(merged.values())
 
-    def failed(self, name: str, reason: str) -> None:
+    def mark_down(self, name: str, reason: str) -> None:
         """Marks an instance that did not answer a request as down until a poll, which starts at once, finds it healthy."""
         instance = self.instances[name]
         self._record(instance, EngineSnapshot(engine=name, taken_s=self._clock.now_s(), healthy=False, detail=reason))
-        instance.poke.set()
+        instance.poll_now.set()
 
-    def served(self, name: str, sent_s: float) -> None:
+    def request_succeeded(self, name: str, sent_s: float) -> None:
         """Records that an instance answered a request sent at `sent_s`, even if with an error that the client caused."""
         breaker = self.instances[name].breaker
         if breaker.failures:
             before = breaker.state
-            if breaker.served(sent_s):
-                self._turned(self.instances[name], before, "a request was served")
+            if breaker.succeeded(sent_s):
+                self._note_circuit(self.instances[name], before, "a request was served")
 
-    def fault(self, name: str, sent_s: float, reason: str, body: bytes) -> None:
+    def request_failed(self, name: str, sent_s: float, reason: str, body: bytes) -> None:
         """Records that an instance failed a request sent at `sent_s`, in any way; `body` identifies the request."""
         instance = self.instances[name]
         before = instance.breaker.state
         if instance.breaker.failed(hash(body), sent_s, reason, self._clock.now_s()):
-            self._turned(instance, before, instance.breaker.detail)
-            self.failed(name, instance.breaker.detail)
+            self._note_circuit(instance, before, instance.breaker.detail)
+            self.mark_down(name, instance.breaker.detail)
 
-    def _turned(self, instance: Instance, before: str, reason: str) -> None:
+    def _note_circuit(self, instance: Instance, before: str, reason: str) -> None:
         state = instance.breaker.state
         severity: Severity = "info" if state == "closed" else "warning"
-        self._event_log.note("engine.circuit", instance.name, before=before, after=state, reason=reason, severity=severity)
+        self._observer.note("engine.circuit", instance.name, before=before, after=state, reason=reason, severity=severity)
         if state != "open":
             self.on_probing(instance.name, state == "half-open")
 
@@ -204,7 +204,7 @@ class Fleet:
             # The engine refused one value of one knob: a change of another knob is no reason to try that value again.
             for knob in [knob for knob in instance.refused if getattr(before, knob, None) != getattr(controls, knob, None)]:
                 del instance.refused[knob]
-            instance.poke.set()
+            instance.poll_now.set()
 
     async def run(self) -> None:
         """Polls all instances until cancelled."""
@@ -217,11 +217,11 @@ class Fleet:
         await asyncio.gather(*(self._poll(instance) for instance in self.instances.values()))
 
     async def _watch(self, instance: Instance) -> None:
-        """Polls at regular times, and in between when `poke` is set."""
+        """Polls at regular times, and in between when `poll_now` is set."""
         loop = asyncio.get_running_loop()
         due_s = loop.time()
         while True:
-            instance.poke.clear()
+            instance.poll_now.clear()
             try:
                 await self._poll(instance)
             except Exception:
@@ -231,7 +231,7 @@ class Fleet:
                 due_s = max(due_s + SNAPSHOT_EVERY_S, now_s)
             try:
                 async with asyncio.timeout_at(due_s):
-                    await instance.poke.wait()
+                    await instance.poll_now.wait()
             except TimeoutError:
                 continue
 
@@ -245,8 +245,8 @@ class Fleet:
 
     def _record(self, instance: Instance, snapshot: EngineSnapshot) -> None:
         if snapshot.healthy and instance.breaker.state == "open":
-            if instance.breaker.look(snapshot.taken_s):
-                self._turned(instance, "open", "one request is let through, to see whether it serves again")
+            if instance.breaker.probe_when_due(snapshot.taken_s):
+                self._note_circuit(instance, "open", "one request is let through, to see whether it serves again")
             else:
                 snapshot = msgspec.structs.replace(snapshot, healthy=False, detail=instance.breaker.detail)
         was_healthy, known = instance.healthy, instance.snapshot is not None
@@ -257,7 +257,7 @@ class Fleet:
             instance.down_since_s = snapshot.taken_s
             instance.models_read_s = float("-inf")
         if was_healthy != snapshot.healthy or not known:
-            self._event_log.note(
+            self._observer.note(
                 "engine.health",
                 instance.name,
                 before="" if not known else ("up" if was_healthy else "down"),
@@ -313,7 +313,7 @@ class Fleet:
             instance.refused_s = self._clock.now_s()
         for knob, reason in report.refused.items():
             if instance.refused.get(knob) != reason:
-                self._event_log.note("knobs.refused", f"{instance.name}.{knob}", reason=reason, severity="warning")
+                self._observer.note("knobs.refused", f"{instance.name}.{knob}", reason=reason, severity="warning")
         instance.refused.update(report.refused)
 
     def _wanted_knobs(self, instance: Instance, snapshot: EngineSnapshot) -> Knobs:

@@ -56,7 +56,7 @@ class Authenticator:
         tenant = self._tenant_of_key(headers.get("authorization", ""))
         if not flow:
             return self._plain[tenant]
-        if flow and flow != tenant and flow in self._tenants:
+        if flow != tenant and flow in self._tenants:
             raise ApiError(
                 403,
                 "tenant_mismatch",

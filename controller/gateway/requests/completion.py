@@ -1,4 +1,7 @@
-"""The life of one completion request, from its bytes to its ending. Independent of the transport and the kind of engine."""
+"""Serves one completion request, from its bytes to its ending. Independent of the transport and the kind of engine.
+
+It moves bytes and decides nothing; see `active_request` for the seam.
+"""
 
 import asyncio
 import logging
@@ -12,14 +15,13 @@ from hmas.controller.core.types import DEFAULT_IMPORTANCE, OutcomeKind, Request,
 from hmas.controller.gateway.errors import ApiError
 from hmas.controller.gateway.http.transport import HttpRequest, Responder
 from hmas.controller.gateway.instances.monitor import Fleet
+from hmas.controller.gateway.requests.active_request import ActiveRequest, Ending
 from hmas.controller.gateway.requests.auth import Authenticator
-from hmas.controller.gateway.requests.ids import Ids
-from hmas.controller.gateway.requests.manager import ActiveRequest, Ending, RequestManager
+from hmas.controller.gateway.requests.manager import RequestManager
 from hmas.controller.gateway.requests.parse import parse_call, with_priority
 from hmas.controller.gateway.requests.relay import STREAM_HEADERS, Answer, EngineFault, relay
-from hmas.controller.gateway.requests.request_headers import Claims, clamp_priority, read_claims
-from hmas.controller.gateway.requests.response_headers import response_headers
-from hmas.controller.observability.metrics import Metrics
+from hmas.controller.gateway.requests.request_headers import Claims, Ids, clamp_priority, read_claims
+from hmas.controller.observability.observer import Observers
 from hmas.controller.runtime.clock import Clock
 from hmas.engines.errors import EngineError, EngineUnavailable
 
@@ -39,7 +41,7 @@ class CompletionHandler:
         manager: RequestManager,
         fleet: Fleet,
         auth: Authenticator,
-        metrics: Metrics,
+        observer: Observers,
         clock: Clock,
         targets: TargetTable,
         request_timeout_s: float,
@@ -48,7 +50,7 @@ class CompletionHandler:
         self._manager = manager
         self._fleet = fleet
         self._auth = auth
-        self._metrics = metrics
+        self._observer = observer
         self._clock = clock
         self._default_slo = targets.target(TaskType.UNKNOWN, DEFAULT_IMPORTANCE)
         self._request_timeout_s = request_timeout_s
@@ -73,10 +75,10 @@ class CompletionHandler:
             priority = clamp_priority(call.priority, identity.limits)
             if priority != call.priority:
                 body = with_priority(call, priority)
-        live = self._live(call, claims, body, tenant=identity.tenant, priority=priority, arrival_s=arrival_s)
+        live = self._new_request(call, claims, body, tenant=identity.tenant, priority=priority, arrival_s=arrival_s)
         try:
             self._admit(live)
-            await self._see_through(live, out)
+            await self._serve_admitted(live, out)
         finally:
             # Whatever failed before, no request is left without an outcome.
             self._manager.end(live, OutcomeKind.FAILED, 500, "the gateway failed on this request")
@@ -88,7 +90,7 @@ class CompletionHandler:
             error.headers.update(self._headers(live))
             raise
 
-    def _live(self, call: Call, claims: Claims, body: bytes, *, tenant: str, priority: int, arrival_s: float) -> ActiveRequest:
+    def _new_request(self, call: Call, claims: Claims, body: bytes, *, tenant: str, priority: int, arrival_s: float) -> ActiveRequest:
         request_id = self._ids.new()
         declared = Declared(claims.ttft_ms, claims.tpot_ms)
         slo: Slo | None = None
@@ -117,18 +119,18 @@ class CompletionHandler:
             client_request_id=claims.request_id or request_id,
             declared=declared,
             body=body,
-            forward=claims.forward,
-            turn=asyncio.get_running_loop().create_future(),
+            trace_headers=claims.trace_headers,
             task=task,
+            dispatch_future=asyncio.get_running_loop().create_future(),
         )
 
-    async def _see_through(self, live: ActiveRequest, out: Responder) -> None:
+    async def _serve_admitted(self, live: ActiveRequest, out: Responder) -> None:
         answer = Answer()
         try:
             while True:
-                await live.turn
+                await live.dispatch_future
                 answer = Answer()
-                failure = await self._ask(live, answer, out)
+                failure = await self._send(live, answer, out)
                 if failure is None:
                     return
                 self._engine_failed(live, failure)
@@ -136,36 +138,38 @@ class CompletionHandler:
                     await self._give_up(live, answer, failure, out)
                     return
         except Ending as ending:
-            await self._tell(live, ending, answer, out)
+            await self._send_error(live, ending, answer, out)
         except asyncio.CancelledError:
-            if live.cut is None:
+            if live.aborted is None:
                 self._client_left(live)
                 raise
             # The gateway itself cancelled the task: the client is still connected and receives the ending.
             live.task.uncancel()
             self._stop_engine(live)
-            await self._tell(live, live.cut, answer, out)
+            await self._send_error(live, live.aborted, answer, out)
         except ConnectionError:
             self._client_left(live)
         except Exception:
             log.exception("serving a request failed", extra={"request_id": live.request.id})
             self._stop_engine(live)
-            await self._tell(live, Ending(OutcomeKind.FAILED, 500, "internal_error", "the gateway failed on this request"), answer, out)
+            await self._send_error(
+                live, Ending(OutcomeKind.FAILED, 500, "internal_error", "the gateway failed on this request"), answer, out
+            )
 
-    async def _ask(self, live: ActiveRequest, answer: Answer, out: Responder) -> EngineError | None:
+    async def _send(self, live: ActiveRequest, answer: Answer, out: Responder) -> EngineError | None:
         """Sends the request to one engine. None if the ending is recorded and the client served, otherwise how the engine failed."""
         clock, request = self._clock, live.request
         sent_s = clock.now_s()
-        report, now_s, request_id = self._manager.scheduler.progress, clock.now_s, request.id
+        report, now_s, request_id = self._manager.progress, clock.now_s, request.id
         try:
             engine = self._fleet.instances[live.instance].engine
-            response = await engine.send(live.call.path, live.body, live.forward, request_id=request_id, priority=request.priority)
+            response = await engine.send(live.call.path, live.body, live.trace_headers, request_id=request_id, priority=request.priority)
             try:
                 await relay(
                     response,
                     out,
                     answer,
-                    head=lambda: {**STREAM_HEADERS, **self._headers(live, now_s() - sent_s)},
+                    head=lambda: {**STREAM_HEADERS, **self._answer_begins(live, sent_s)},
                     progress=lambda tokens: report(request_id, tokens, now_s()),
                 )
             finally:
@@ -186,22 +190,22 @@ class CompletionHandler:
         else:
             manager.end(live, OutcomeKind.COMPLETED, answer.status, output_tokens=tokens, cached_tokens=cached)
         if answer.engine_well:
-            self._fleet.served(live.instance, sent_s)
+            self._fleet.request_succeeded(live.instance, sent_s)
         else:
-            self._fleet.fault(live.instance, sent_s, answer.engine_error, live.body)
+            self._fleet.request_failed(live.instance, sent_s, answer.engine_error, live.body)
         if answer.streamed:
             out.finish(answer.tail)
         else:
-            headers = {"content-type": answer.content_type, **self._headers(live, self._clock.now_s() - sent_s)}
+            headers = {"content-type": answer.content_type, **self._answer_begins(live, sent_s)}
             out.send(answer.status, headers, answer.body)
 
     def _engine_failed(self, live: ActiveRequest, error: EngineError) -> None:
-        self._metrics.engine_errors.labels(live.instance).inc()
+        self._observer.engine_failed(live.request, live.instance, str(error), self._clock.now_s())
         self._stop_engine(live)
         log.warning("engine %s failed: %s", live.instance, error, extra={"request_id": live.request.id})
-        self._fleet.fault(live.instance, live.dispatched_s, str(error), live.body)
+        self._fleet.request_failed(live.instance, live.dispatched_s, str(error), live.body)
         if isinstance(error, EngineUnavailable):
-            self._fleet.failed(live.instance, str(error))
+            self._fleet.mark_down(live.instance, str(error))
 
     async def _give_up(self, live: ActiveRequest, answer: Answer, error: EngineError, out: Responder) -> None:
         """Ends the request without a second try: the client gets the engine's own error document if it sent one, otherwise ours."""
@@ -213,9 +217,9 @@ class CompletionHandler:
         if isinstance(error, EngineFault):
             code = "engine_error"
         ending = Ending(OutcomeKind.FAILED, 502, code, f"engine {live.instance}: {error}", retry_after_s=1)
-        await self._tell(live, ending, answer, out)
+        await self._send_error(live, ending, answer, out)
 
-    async def _tell(self, live: ActiveRequest, ending: Ending, answer: Answer, out: Responder) -> None:
+    async def _send_error(self, live: ActiveRequest, ending: Ending, answer: Answer, out: Responder) -> None:
         """Records an early end and sends it to the client, inside the stream if one has started. A client that does not read is dropped."""
         self._manager.end(live, ending.kind, ending.status, ending.message, output_tokens=answer.output_tokens)
         try:
@@ -239,10 +243,13 @@ class CompletionHandler:
         if live.instance:
             self._spawn(self._fleet.instances[live.instance].engine.abort(live.request.id))
 
-    def _headers(self, live: ActiveRequest, in_engine_s: float | None = None) -> dict[str, str]:
-        now_s, overhead_s = self._clock.now_s(), None
-        if live.dispatched_s and in_engine_s is not None:
-            waited_s = live.dispatched_s - live.queued_s
-            overhead_s = max(0.0, now_s - live.request.arrival_s - waited_s - in_engine_s)
-            self._metrics.overhead.observe(overhead_s)
-        return response_headers(live, self._manager.scheduler, now_s, overhead_s)
+    def _answer_begins(self, live: ActiveRequest, sent_s: float) -> dict[str, str]:
+        """Reports that the first bytes of the answer go out; returns the response headers."""
+        now_s = self._clock.now_s()
+        waited_s, in_engine_s = live.dispatched_s - live.queued_s, now_s - sent_s
+        overhead_s = max(0.0, now_s - live.request.arrival_s - waited_s - in_engine_s)
+        self._observer.first_token(live.request, live.instance, overhead_s, now_s)
+        return self._manager.headers(live, now_s, overhead_s)
+
+    def _headers(self, live: ActiveRequest) -> dict[str, str]:
+        return self._manager.headers(live, self._clock.now_s())

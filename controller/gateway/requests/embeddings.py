@@ -10,8 +10,8 @@ from hmas.controller.gateway.instances.monitor import Fleet, Instance
 from hmas.controller.gateway.requests.auth import Authenticator
 from hmas.controller.gateway.requests.parse import parse_object, read_model
 from hmas.controller.gateway.requests.relay import Answer, EngineFault, relay
-from hmas.controller.gateway.requests.request_headers import client_request_id, read_claims
-from hmas.controller.observability.metrics import Metrics
+from hmas.controller.gateway.requests.request_headers import answer_id, read_claims
+from hmas.controller.observability.observer import Observers
 from hmas.engines.errors import EngineError, EngineUnavailable
 
 MAX_PASSING = 1024
@@ -23,9 +23,9 @@ class PassThrough:
     Authentication, the model check and the time limit are those of scheduled requests; the number in progress is bounded.
     """
 
-    def __init__(self, *, fleet: Fleet, auth: Authenticator, metrics: Metrics, timeout_s: float) -> None:
+    def __init__(self, *, fleet: Fleet, auth: Authenticator, observer: Observers, timeout_s: float) -> None:
         self._fleet = fleet
-        self._metrics = metrics
+        self._observer = observer
         self._auth = auth
         self._timeout_s = timeout_s
         self._passing = 0
@@ -40,39 +40,37 @@ class PassThrough:
         claims = read_claims(http.headers, identity.limits)
         body = await http.body()
         model = read_model(parse_object(body))
+        arrival_s = self._fleet.now_s()
         try:
-            instance, answer = await self._served(model, http.path, body, claims.forward, out)
+            instance, answer = await self._answered(model, http.path, body, claims.trace_headers, out)
         except ApiError as error:
-            self._metrics.passed.labels(str(error.status)).inc()
+            self._observer.passed_through(error.status, self._fleet.now_s() - arrival_s)
             raise
-        request_id = client_request_id(http.headers) or os.urandom(16).hex()
-        headers = {"content-type": answer.content_type, "x-request-id": request_id, "x-hmas-instance": instance.name}
+        self._observer.passed_through(answer.status, self._fleet.now_s() - arrival_s)
+        headers = {"content-type": answer.content_type, "x-request-id": answer_id(http.headers), "x-hmas-instance": instance.name}
         out.send(answer.status, headers, answer.body)
 
-    async def _served(self, model: str, path: str, body: bytes, forward: dict[str, str], out: Responder) -> tuple[Instance, Answer]:
-        """Gets an engine's answer and counts it.
+    async def _answered(self, model: str, path: str, body: bytes, trace_headers: dict[str, str], out: Responder) -> tuple[Instance, Answer]:
+        """Gets an engine's answer.
 
         Raises:
             ApiError: No engine could answer.
         """
-        arrival_s = self._fleet.now_s()
         self._fleet.require_model(model)
         if self._passing >= MAX_PASSING:
-            raise ApiError(429, "too_many_requests", f"{MAX_PASSING} pass-through requests are under way already", retry_after_s=1)
+            raise ApiError(429, "too_many_requests", f"{MAX_PASSING} pass-through requests are in progress already", retry_after_s=1)
         self._passing += 1
         try:
             async with asyncio.timeout(self._timeout_s):
-                instance, answer = await self._ask_any(model, path, body, forward, out)
+                return await self._send_to_any(model, path, body, trace_headers, out)
         except TimeoutError:
             raise ApiError(504, "deadline_exceeded", f"no answer within {self._timeout_s:g} s", retry_after_s=1) from None
         finally:
             self._passing -= 1
-        self._metrics.passed.labels(str(answer.status)).inc()
-        if answer.status < 400:
-            self._metrics.passed_s.observe(self._fleet.now_s() - arrival_s)
-        return instance, answer
 
-    async def _ask_any(self, model: str, path: str, body: bytes, forward: dict[str, str], out: Responder) -> tuple[Instance, Answer]:
+    async def _send_to_any(
+        self, model: str, path: str, body: bytes, trace_headers: dict[str, str], out: Responder
+    ) -> tuple[Instance, Answer]:
         tried: set[str] = set()
         failure: EngineError | None = None
         while len(tried) < 2:
@@ -83,28 +81,28 @@ class PassThrough:
             tried.add(instance.name)
             sent_s = self._fleet.now_s()
             try:
-                answer = await self._ask(instance, path, body, forward, out)
+                answer = await self._send(instance, path, body, trace_headers, out)
             except EngineError as error:
                 failure = error
-                self._fleet.fault(instance.name, sent_s, str(error), body)
+                self._fleet.request_failed(instance.name, sent_s, str(error), body)
                 if isinstance(error, EngineUnavailable):
-                    self._fleet.failed(instance.name, str(error))
+                    self._fleet.mark_down(instance.name, str(error))
             else:
                 if answer.status >= 500:
-                    self._fleet.fault(instance.name, sent_s, f"status {answer.status}", body)
+                    self._fleet.request_failed(instance.name, sent_s, f"status {answer.status}", body)
                 else:
-                    self._fleet.served(instance.name, sent_s)
+                    self._fleet.request_succeeded(instance.name, sent_s)
                 return instance, answer
         if failure is None:
             raise ApiError(503, "no_healthy_engine", "no engine that serves this model answers", retry_after_s=5)
         raise ApiError(502, "engine_error", str(failure), retry_after_s=1)
 
-    async def _ask(self, instance: Instance, path: str, body: bytes, forward: dict[str, str], out: Responder) -> Answer:
+    async def _send(self, instance: Instance, path: str, body: bytes, trace_headers: dict[str, str], out: Responder) -> Answer:
         answer = Answer()
         request_id = os.urandom(16).hex()
         instance.passing += 1
         try:
-            response = await instance.engine.send(path, body, forward, request_id=request_id)
+            response = await instance.engine.send(path, body, trace_headers, request_id=request_id)
             try:
                 await relay(response, out, answer, head=dict, progress=lambda _: None)
             finally:

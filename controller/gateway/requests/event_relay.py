@@ -115,12 +115,12 @@ class EventRelay:
             ConnectionError: The client is gone.
         """
         scanner, answer = self._scanner, self._answer
-        told = scanner.tokens
+        before = scanner.tokens
         data = scanner.feed(chunk)
         if not data:
             return True
         tokens = scanner.tokens
-        if tokens > told:
+        if tokens > before:
             answer.output_tokens = tokens
             self._progress(tokens)
         if not answer.started:

@@ -93,8 +93,8 @@ async def _relay_events(events: EventRelay, response: EngineResponse) -> None:
 def _refusal(status: int, kind: str, document: dict[str, Any] | None, body: bytes) -> Complaint | None:
     """The refusal in a whole answer that is not a JSON document with the right status of its own; else None."""
     if document is None:
-        said = excerpt(body) if body else "nothing more"
-        return Complaint({"message": f"the engine answered {status} and said {said}"}, status) if status in PLAIN_REFUSALS else None
+        text = excerpt(body) if body else "no further text"
+        return Complaint({"message": f"the engine answered {status}: {text}"}, status) if status in PLAIN_REFUSALS else None
     complaint = read_complaint(document)
     if status >= 400 and kind == SSE:
         return Complaint(document if complaint is None else complaint.error, status)

@@ -1,9 +1,10 @@
-"""The claims that a client makes about its own request in headers, checked and limited to what its tenant may have.
+"""The claims that a client makes about its own request in headers, checked and limited to what its tenant may have; and new request ids.
 
 `x-llm-d-inference-objective` names a class that only llm-d knows; it is accepted and has no effect here.
 """
 
 import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 SESSION_ID = re.compile(r"[\x21-\x7e]{1,128}")
 TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 TRACESTATE_LIMIT = 512
+_ID_BYTES = 16
+_IDS_AT_ONCE = 64
 
 
 @dataclass(slots=True)
@@ -28,14 +31,14 @@ class Claims:
         ttft_ms: Declared TTFT target after clamping, None if none was declared. Likewise `tpot_ms`.
         request_id: The client's own id, empty if it sent none, or one that cannot be echoed.
         session: The conversation, empty if unknown.
-        forward: Trace headers for the engine.
+        trace_headers: `traceparent` and `tracestate` for the engine, as far as the client sent valid ones.
     """
 
     ttft_ms: float | None
     tpot_ms: float | None
     request_id: str
     session: str
-    forward: dict[str, str]
+    trace_headers: dict[str, str]
 
 
 def read_claims(headers: Mapping[str, str], limits: TenantConfig) -> Claims:
@@ -56,7 +59,7 @@ def read_claims(headers: Mapping[str, str], limits: TenantConfig) -> Claims:
         tpot_ms=None if tpot_ms is None else max(tpot_ms, limits.min_tpot_ms),
         request_id=client_request_id(headers),
         session=session,
-        forward=_trace(headers),
+        trace_headers=_trace(headers),
     )
 
 
@@ -64,6 +67,33 @@ def client_request_id(headers: Mapping[str, str]) -> str:
     """The client's `x-request-id` if it can be echoed safely, else an empty text."""
     value = headers.get("x-request-id", "")
     return value if value and REQUEST_ID.fullmatch(value) else ""
+
+
+def answer_id(headers: Mapping[str, str]) -> str:
+    """The `x-request-id` of an answer to a request that is not queued: the client's own, or a new one."""
+    return client_request_id(headers) or os.urandom(_ID_BYTES).hex()
+
+
+class Ids:
+    """Creates request ids: 32 random hexadecimal digits, all of one length so that an engine's `abort` can match them.
+
+    Random bytes are read by the kilobyte: one call to the kernel serves 64 requests.
+    """
+
+    __slots__ = ("_at", "_digits")
+
+    def __init__(self) -> None:
+        self._digits = ""
+        self._at = 0
+
+    def new(self) -> str:
+        """Returns an unpredictable id."""
+        at = self._at
+        if at >= len(self._digits):
+            self._digits = os.urandom(_ID_BYTES * _IDS_AT_ONCE).hex()
+            at = 0
+        self._at = at + 2 * _ID_BYTES
+        return self._digits[at : self._at]
 
 
 def clamp_priority(claimed: int, limits: TenantConfig) -> int:

@@ -7,7 +7,7 @@ from hmas.controller.scheduling.admission.quotas import RateState
 from hmas.controller.scheduling.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from hmas.controller.gateway.requests.manager import ActiveRequest
+    from hmas.controller.gateway.requests.active_request import ActiveRequest
 
 
 def response_headers(live: "ActiveRequest", scheduler: Scheduler, now_s: float, overhead_s: float | None) -> dict[str, str]:

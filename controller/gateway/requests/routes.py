@@ -1,7 +1,6 @@
 """The public routes. Every error before a request is admitted becomes OpenAI's error JSON here."""
 
 import logging
-import os
 from collections.abc import Awaitable, Callable, Mapping
 
 import orjson
@@ -11,8 +10,8 @@ from hmas.controller.gateway.errors import ApiError
 from hmas.controller.gateway.http.transport import HttpRequest, Responder
 from hmas.controller.gateway.instances.monitor import Fleet
 from hmas.controller.gateway.requests.auth import Authenticator
-from hmas.controller.gateway.requests.request_headers import client_request_id
-from hmas.controller.observability.metrics import Metrics
+from hmas.controller.gateway.requests.request_headers import answer_id
+from hmas.controller.observability.observer import Observers
 
 EMBEDDINGS = "/v1/embeddings"
 MODELS = "/v1/models"
@@ -39,7 +38,7 @@ class PublicRoutes:
         embed: Endpoint,
         auth: Authenticator,
         fleet: Fleet,
-        metrics: Metrics,
+        observer: Observers,
         readiness: Callable[[], list[str]],
         refusal: Callable[[], ApiError | None],
         exposition: Callable[[], tuple[bytes, str]],
@@ -48,7 +47,7 @@ class PublicRoutes:
         self._embed = embed
         self._auth = auth
         self._fleet = fleet
-        self._metrics = metrics
+        self._observer = observer
         self._readiness = readiness
         self._refusal = refusal
         self._exposition = exposition
@@ -65,7 +64,7 @@ class PublicRoutes:
         try:
             await self._endpoint(http.path, http.method)(http, out)
         except ApiError as error:
-            self._metrics.refused.labels(error.code).inc()
+            self._observer.refused(error.code)
             self._answer_error(error, http, out)
         except ConnectionError:
             return
@@ -97,7 +96,7 @@ class PublicRoutes:
         return endpoint
 
     def _answer_error(self, error: ApiError, http: HttpRequest, out: Responder) -> None:
-        headers = {"x-request-id": client_request_id(http.headers) or os.urandom(16).hex(), **error.response_headers()}
+        headers = {"x-request-id": answer_id(http.headers), **error.response_headers()}
         try:
             out.send(error.status, headers, error.body())
         except ConnectionError:

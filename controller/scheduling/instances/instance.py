@@ -36,7 +36,7 @@ class Instance:
         n_run: The active window. `token_budget`: the active tokens per step, None for the engine's own.
         advised: Whether an agent has set the window, rather than an operator or the configuration.
         guard: Factor on the TPOT guard's share. `guard_overridden`: whether the share was set explicitly, so that it applies to all
-            instances alike. `guarded`: whether the TPOT guard is on.
+            instances alike. `guard_enabled`: whether the TPOT guard is on.
         capacity_n_run: Ceiling of the window: the one that the engine reports, and the spec's until it reports one.
         max_token_budget: Ceiling of tokens per step as the engine reports it, 0 until then.
         running: Requests in flight, by request id.
@@ -78,8 +78,8 @@ class Instance:
         "fence",
         "groups",
         "guard",
+        "guard_enabled",
         "guard_overridden",
-        "guarded",
         "in_flight",
         "in_flight_tokens",
         "lead",
@@ -107,7 +107,7 @@ class Instance:
         self.token_budget: int | None = None
         self.guard = 1.0
         self.guard_overridden = False
-        self.guarded = False
+        self.guard_enabled = False
         self.capacity_n_run = spec.capacity_n_run
         self.max_token_budget = 0
         margin = margin if spec.fence_margin is None else spec.fence_margin
@@ -379,7 +379,7 @@ class Instance:
             n_run=self.n_run,
             token_budget=self.token_budget or 0,
             guard=0.0 if self.guard_overridden else self.guard,
-            guarded=self.guarded,
+            guard_enabled=self.guard_enabled,
             kv_committed=self.fence.share,
             tpot_pressure=self.tpot_pressure(now_s),
             first_token_overhead_ms=0.0 if self.lead is None else self.lead.ms or 0.0,

@@ -1,0 +1,79 @@
+"""One admitted request: the handle by which the part that decides reaches the part that serves.
+
+The seam between the two parts runs here. `RequestManager` decides: it reads what a request asks for, and calls `wake`, `drop` and `abort`.
+`CompletionHandler` serves: it owns the body, the task and the future, and calls the manager's public methods.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from hmas.controller.control.estimates import Declared
+from hmas.controller.core.request_body import Call
+from hmas.controller.core.types import OutcomeKind, Request
+from hmas.controller.gateway.control_loop.agent_watch import Answers
+from hmas.controller.gateway.errors import ApiError
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+from hmas.controller.scheduling.results import Dispatch
+
+
+class Ending(ApiError):
+    """An early end of an admitted request: the error that the client gets, and how it is counted."""
+
+    def __init__(self, kind: OutcomeKind, status: int, code: str, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(status, code, message, retry_after_s=retry_after_s)
+        self.kind = kind
+
+
+@dataclass(slots=True)
+class ActiveRequest:
+    """One admitted request until its ending is recorded.
+
+    Attributes:
+        client_request_id: The id that the client sees: its own, or the internal one.
+        declared: The targets that the client declared.
+        body: The body that is sent to the engine.
+        trace_headers: Trace headers for the engine.
+        task: The task that serves the client.
+        dispatch_future: Resolves to the dispatch, or raises the `Ending` that removes the request from the queue.
+        aborted: Set before the gateway itself cancels the task; a cancellation without it means that the client left.
+        entry, queued_s: Its place in the queue, and when the scheduler admitted it.
+        instance, dispatched_s: The instance that it was sent to, and when; empty and 0 while it waits.
+        answers: The answers of the agents and of the gateway's history about it; None before it is admitted.
+    """
+
+    request: Request
+    call: Call
+    client_request_id: str
+    declared: Declared
+    body: bytes
+    trace_headers: dict[str, str]
+    task: asyncio.Task[object]
+    dispatch_future: asyncio.Future[Dispatch]
+    aborted: Ending | None = None
+    entry: QueueEntry | None = None
+    queued_s: float = 0.0
+    instance: str = ""
+    dispatched_s: float = 0.0
+    answers: Answers | None = None
+
+    def wake(self, dispatch: Dispatch) -> None:
+        """Lets the task send the request. A task that was cancelled at this moment records its own ending when it wakes."""
+        if not self.dispatch_future.done():
+            self.dispatch_future.set_result(dispatch)
+
+    def drop(self, ending: Ending) -> None:
+        """Lets the task of a waiting request answer the client with an error."""
+        if not self.dispatch_future.done():
+            self.dispatch_future.set_exception(ending)
+
+    def abort(self, ending: Ending) -> None:
+        """Cancels the task, which stops the engine and answers the client with an error. The first call counts."""
+        if self.aborted is None:
+            self.aborted = ending
+            self.task.cancel()
+
+    def wait_again(self) -> None:
+        """Forgets the dispatch: the task waits for another one."""
+        self.dispatch_future = asyncio.get_running_loop().create_future()
+        self.instance = ""
+        self.dispatched_s = 0.0

@@ -1,0 +1,224 @@
+"""The one interface to everything that listens to a gateway, and the fan-out that calls the listeners.
+
+An exporter derives from `Observer` and needs to import nothing else: the types of its arguments stand here, too.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from hmas.controller.control.estimates import Declared
+from hmas.controller.control.resolve import Directives
+from hmas.controller.core.messages import Completion, Event, Severity, SystemSnapshot
+from hmas.controller.core.types import Estimates, Request
+from hmas.controller.runtime.clock import Clock
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+from hmas.controller.scheduling.policy_base.subclassing import mypyc_attr
+from hmas.controller.scheduling.results import Dispatch
+
+__all__ = [
+    "Completion",
+    "Declared",
+    "Directives",
+    "Dispatch",
+    "Estimates",
+    "Event",
+    "Observer",
+    "Observers",
+    "QueueEntry",
+    "Request",
+    "SystemSnapshot",
+]
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Observer:
+    """Listens to a gateway. Every method does nothing: an observer overrides those that it needs.
+
+    All calls come from the gateway's event loop, in the order of the events, between two steps of the request that they are about. So a
+    method returns within microseconds, never waits, and changes nothing that it is given. Times are seconds since the epoch.
+    """
+
+    def received(
+        self,
+        request: Request,
+        client_request_id: str,
+        declared: Declared,
+        trace_headers: Mapping[str, str],
+        estimates: Estimates,
+    ) -> None:
+        """A valid request has arrived. `queued` follows, or `ended` if it is refused.
+
+        Args:
+            request: The request.
+            client_request_id: The id that the client sees: its own, or the gateway's.
+            declared: The targets that the client declared.
+            trace_headers: The client's `traceparent` and `tracestate`, as far as it sent valid ones.
+            estimates: The estimates that it begins with.
+        """
+
+    def queued(self, entry: QueueEntry) -> None:
+        """A request has its place in the queue. `entry.held` counts, as it waits, what it waits for."""
+
+    def estimated(self, request: Request, estimates: Estimates, now_s: float) -> None:
+        """An agent's answer has changed the estimates of a request."""
+
+    def dispatched(self, dispatch: Dispatch, now_s: float) -> None:
+        """A request leaves the queue for an instance. `dispatch.entry.held`: what it waited for."""
+
+    def first_token(self, request: Request, instance: str, overhead_s: float, now_s: float) -> None:
+        """The first bytes of an answer go to the client.
+
+        An answer in one piece goes out when its end is recorded, so for it this follows `ended`. `overhead_s`: seconds that the gateway
+        itself took.
+        """
+
+    def engine_failed(self, request: Request, instance: str, reason: str, now_s: float) -> None:
+        """An instance has failed a request. `retried` or `ended` follows."""
+
+    def retried(self, request: Request, reason: str, now_s: float) -> None:
+        """A request waits again after its instance has failed."""
+
+    def ended(self, completion: Completion) -> None:
+        """A request has ended, once for each `received`."""
+
+    def refused(self, code: str) -> None:
+        """A client got the error `code` in place of an answer, for a request of any kind."""
+
+    def passed_through(self, status: int, took_s: float) -> None:
+        """A request that is not queued (embeddings) was answered with this status."""
+
+    def agent_rejected(self, agent: str, reason: str) -> None:
+        """A message of an agent was out of range and was ignored."""
+
+    def control_changed(self, before: Directives | None, after: Directives, now_s: float) -> None:
+        """Policy, parameters, windows or limits have changed. `before` is None once, when the gateway starts."""
+
+    def noted(self, event: Event) -> None:
+        """Something that operators read in the event log has happened."""
+
+    def sampled(self, snapshot: SystemSnapshot) -> None:
+        """The state of queue and instances, once per tick (`scheduler.tick_s`)."""
+
+    async def close(self) -> None:
+        """The gateway has ended its last request: send what is left. After two seconds this is cancelled."""
+
+
+class Observers(Observer):
+    """Passes every event to all observers that listen to it, in the order of the observers."""
+
+    def __init__(self, observers: Sequence[Observer], clock: Clock) -> None:
+        self._clock = clock
+        # An event reaches only those that override its method: most observers need few events.
+        self._received = [one for one in observers if type(one).received is not Observer.received]
+        self._queued = [one for one in observers if type(one).queued is not Observer.queued]
+        self._estimated = [one for one in observers if type(one).estimated is not Observer.estimated]
+        self._dispatched = [one for one in observers if type(one).dispatched is not Observer.dispatched]
+        self._first_token = [one for one in observers if type(one).first_token is not Observer.first_token]
+        self._engine_failed = [one for one in observers if type(one).engine_failed is not Observer.engine_failed]
+        self._retried = [one for one in observers if type(one).retried is not Observer.retried]
+        self._ended = [one for one in observers if type(one).ended is not Observer.ended]
+        self._sampled = [one for one in observers if type(one).sampled is not Observer.sampled]
+        self._all = list(observers)
+
+    def received(
+        self,
+        request: Request,
+        client_request_id: str,
+        declared: Declared,
+        trace_headers: Mapping[str, str],
+        estimates: Estimates,
+    ) -> None:
+        """See `Observer.received`."""
+        for one in self._received:
+            one.received(request, client_request_id, declared, trace_headers, estimates)
+
+    def queued(self, entry: QueueEntry) -> None:
+        """See `Observer.queued`."""
+        for one in self._queued:
+            one.queued(entry)
+
+    def estimated(self, request: Request, estimates: Estimates, now_s: float) -> None:
+        """See `Observer.estimated`."""
+        for one in self._estimated:
+            one.estimated(request, estimates, now_s)
+
+    def dispatched(self, dispatch: Dispatch, now_s: float) -> None:
+        """See `Observer.dispatched`."""
+        for one in self._dispatched:
+            one.dispatched(dispatch, now_s)
+
+    def first_token(self, request: Request, instance: str, overhead_s: float, now_s: float) -> None:
+        """See `Observer.first_token`."""
+        for one in self._first_token:
+            one.first_token(request, instance, overhead_s, now_s)
+
+    def engine_failed(self, request: Request, instance: str, reason: str, now_s: float) -> None:
+        """See `Observer.engine_failed`."""
+        for one in self._engine_failed:
+            one.engine_failed(request, instance, reason, now_s)
+
+    def retried(self, request: Request, reason: str, now_s: float) -> None:
+        """See `Observer.retried`."""
+        for one in self._retried:
+            one.retried(request, reason, now_s)
+
+    def ended(self, completion: Completion) -> None:
+        """See `Observer.ended`."""
+        for one in self._ended:
+            one.ended(completion)
+
+    def refused(self, code: str) -> None:
+        """See `Observer.refused`."""
+        for one in self._all:
+            one.refused(code)
+
+    def passed_through(self, status: int, took_s: float) -> None:
+        """See `Observer.passed_through`."""
+        for one in self._all:
+            one.passed_through(status, took_s)
+
+    def agent_rejected(self, agent: str, reason: str) -> None:
+        """See `Observer.agent_rejected`."""
+        for one in self._all:
+            one.agent_rejected(agent, reason)
+
+    def control_changed(self, before: Directives | None, after: Directives, now_s: float) -> None:
+        """See `Observer.control_changed`."""
+        for one in self._all:
+            one.control_changed(before, after, now_s)
+
+    def noted(self, event: Event) -> None:
+        """See `Observer.noted`."""
+        for one in self._all:
+            one.noted(event)
+
+    def note(
+        self,
+        kind: str,
+        subject: str,
+        *,
+        before: str = "",
+        after: str = "",
+        reason: str = "",
+        severity: Severity = "info",
+        decision_id: str = "",
+        source: str = "gateway",
+    ) -> None:
+        """Notes an event of now. `source`: what set it, by default the gateway itself."""
+        self.noted(
+            Event(
+                sent_s=self._clock.now_s(),
+                source=source,
+                kind=kind,
+                subject=subject,
+                before=before,
+                after=after,
+                reason=reason,
+                severity=severity,
+                decision_id=decision_id,
+            )
+        )
+
+    def sampled(self, snapshot: SystemSnapshot) -> None:
+        """See `Observer.sampled`."""
+        for one in self._sampled:
+            one.sampled(snapshot)
