@@ -10,8 +10,8 @@ from hmas.controller.control.resolve import Directives
 from hmas.controller.core.messages import Completion, Event, Severity, SystemSnapshot
 from hmas.controller.core.types import Estimates, Request
 from hmas.controller.runtime.clock import Clock
+from hmas.controller.scheduling.policy_base.declaration import mypyc_attr
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
-from hmas.controller.scheduling.policy_base.subclassing import mypyc_attr
 from hmas.controller.scheduling.results import Dispatch
 
 __all__ = [

@@ -8,8 +8,8 @@ import click
 import msgspec
 
 from hmas.agents.model_store.store import ModelStore
-from hmas.cli.output import json_option, say, say_json, table
 from hmas.cli.admin import config_option, read_config
+from hmas.cli.output import json_option, say, say_json, table
 from hmas.controller.config.derived import models_dir
 from hmas.controller.config.schema import AgentsConfig
 

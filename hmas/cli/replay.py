@@ -10,7 +10,6 @@ import msgspec
 import uvloop
 
 from hmas.cli.output import EXIT_FAILED, complain, example, hint, json_option, say, say_json
-from hmas.controller.core.errors import TraceError
 from hmas.controller.runtime.clock import SystemClock
 from hmas.loadgen.dataset import load_mixture
 from hmas.loadgen.process import LengthChannel, LoadSpec, Progress, run_process, write_plan

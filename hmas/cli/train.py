@@ -21,8 +21,8 @@ from hmas.agents.perception.lm import train as lm
 from hmas.agents.prediction.regressor import SHIPPED, CatBoostRegressor, load_regressor
 from hmas.agents.prediction.telemetry import labelled_of, read_messages, write_messages
 from hmas.agents.prediction.training import REFIT_LEAST, SEED, refit
-from hmas.cli.output import hint, json_option, say, say_json, table
 from hmas.cli.admin import config_option, read_config
+from hmas.cli.output import hint, json_option, say, say_json, table
 from hmas.cli.studies import EXIT_INTERRUPTED
 from hmas.controller.bus.redis_bus import RedisBus
 from hmas.controller.config.derived import models_dir

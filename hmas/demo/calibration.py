@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from hmas.controller.config.slo import SloConfig
+from hmas.controller.config.section import SloConfig
 from hmas.controller.core.types import DEFAULT_IMPORTANCE, Controls, Estimates, Request, Slo, TaskType
 from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.scheduler import Scheduler

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hmas.controller.core.types import Estimates, Request, Slo
 from hmas.controller.gateway.instances import circuit_breaker as module
 from hmas.controller.gateway.instances.circuit_breaker import FAILURES, FIRST_WAIT_S, LONGEST_WAIT_S, CircuitBreaker
-from hmas.controller.routing import make_router
+from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 

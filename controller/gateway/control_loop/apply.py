@@ -1,7 +1,7 @@
 """Maintains the active settings: receives proposals and overrides, resolves them, and applies changes to scheduler and engines."""
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 

@@ -70,7 +70,7 @@ class Measurement:
         return self._document(points, capacity_rps)
 
     async def _leave_out(self, load: float, capacity_rps: float) -> None:
-        """Runs the product without each agent in turn, each time beside the whole product: what disturbs the machine disturbs both alike."""
+        """Runs the product without each agent in turn, each time beside the whole: what disturbs the machine disturbs both."""
         beside = max(1, self._settings.at_once - 1)
         for first in range(0, len(AGENT_NAMES), beside):
             kept: Kept = {}

@@ -16,7 +16,7 @@ from hmas.agents.model_store.card import CARD, ModelCard, verified
 from hmas.agents.model_store.ranges import RangeCounter, counter_of, figures_of
 from hmas.agents.model_store.store import SHIPPED as SHIPPED_NAME
 from hmas.agents.model_store.store import ModelStore
-from hmas.controller.config.paths import models_dir
+from hmas.controller.config.derived import models_dir
 from hmas.controller.core.errors import ModelError
 from hmas_lab.meta.features import FEATURES, features_of
 
