@@ -24,7 +24,7 @@ TEMPLATE_LEAST = 4
 """A run that this share of a template's rows has, and at least so many of them, is part of the template."""
 TEST_SHARE, VALIDATION_SHARE = 0.2, 0.1
 KEPT_CHARS = 1500
-"""Of very long prompts the beginning tells who is whose twin."""
+"""Characters of a prompt, from its beginning, by which twins are found."""
 _SPEAKER = "\nAssistant:"
 
 _Numbers = npt.NDArray[np.uint64]
