@@ -5,8 +5,8 @@ from typing import Any
 import click
 
 from hmas.cli.admin import FOREVER, author_name, author_option, reason_option, takes_client
+from hmas.cli.engine_plugin import plugin
 from hmas.cli.output import duration_words, json_option, say, say_json, table
-from hmas.cli.plugins import plugin
 from hmas.cli.values import Duration
 from hmas.controller.admin.client import AdminClient
 
