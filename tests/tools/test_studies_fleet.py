@@ -176,7 +176,7 @@ def test_cases_say_what_they_cannot_do():
         open_load(case(workload="nothing"))
     with pytest.raises(ConfigError, match="'lifo' is unknown"):
         case(policy="lifo").check()
-    with pytest.raises(ConfigError, match="router 'random' is unknown"):
+    with pytest.raises(ConfigError, match="router is 'random'; allowed: one of least-loaded, round-robin"):
         case(router="random").check()
 
 
