@@ -5,8 +5,8 @@ from typing import Any
 import click
 
 from hmas.cli.admin import held_words, holds, takes_client
+from hmas.cli.engine_plugin import plugin
 from hmas.cli.output import duration_words, example, json_option, say, say_json, show, table
-from hmas.cli.plugins import plugin
 from hmas.controller.admin.client import AdminClient
 
 

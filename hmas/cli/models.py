@@ -24,8 +24,8 @@ kind_argument = click.argument("kind", type=click.Choice(KINDS))
 def models() -> None:
     """List the agents' trained models, activate one, go back, or try one in the shadow.
 
-    The models are stored in `models` under the state directory. Running agents load a change within seconds without a restart; only meta
-    loads its classifier at its start.
+    The models are stored in `models` under the state directory. Running agents load a change within seconds without a restart; only
+    meta's classifier, which comes with h-mas-lab, is loaded when meta starts.
     """
 
 

@@ -8,12 +8,13 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 
+from hmas.controller.config.plugins import ENGINE_PLUGINS
 from hmas.controller.config.schema import EngineConfig
 from hmas.controller.runtime.ports import free_ports
 from hmas.engines.registry import ADAPTERS, AUTO
 
 DEFAULT_PROFILE = "demo-small"
-ALLOWED = "sim, sim:PROFILE, sim:PROFILE@SPEED, KIND=http://HOST:PORT or http://HOST:PORT"
+ALLOWED = f"sim, sim:PROFILE, sim:PROFILE@SPEED, http://HOST:PORT, or KIND=http://HOST:PORT with KIND {', '.join(ADAPTERS)} or a plugin's"
 _SIM = re.compile(r"^sim(?::(?P<profile>[^@]+))?(?:@(?P<speed>\d+(?:\.\d+)?))?$")
 
 
@@ -59,9 +60,9 @@ def _parse(text: str, counts: dict[str, int], port: int) -> Target:
     kind, equals, url = text.partition("=")
     if not equals:
         kind, url = AUTO, text
-    kinds = (AUTO, *ADAPTERS)
-    if kind not in kinds or not _is_address(url):
-        raise click.UsageError(f"--engine {text!r} is no engine; allowed: {ALLOWED}, with KIND one of {', '.join(kinds)}")
+    ENGINE_PLUGINS.load()
+    if kind not in {AUTO, *ADAPTERS} or not _is_address(url):
+        raise click.UsageError(f"--engine {text!r} is no engine; allowed: {ALLOWED}")
     document = {"name": _number("engine" if kind == AUTO else kind, counts), "url": url.rstrip("/"), "kind": kind}
     try:
         return Target(msgspec.convert(document, EngineConfig))

@@ -7,9 +7,8 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 from msgspec import Meta
 
-from hmas.controller.config.plugins import load_plugins
+from hmas.controller.config.plugins import ROUTER_PLUGINS, load_plugins
 from hmas.controller.core.errors import ConfigError, PolicyError
-from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY, check_parameters
 from hmas.controller.scheduling.settings import SHIPPED, SchedulerSettings
 from hmas.planning.fleet import Fleet
@@ -81,9 +80,9 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
             ConfigError: Names the setting and what is allowed.
         """
         load_plugins()
+        ROUTER_PLUGINS.find(self.router, "router")
         try:
             check_parameters(self.policy, self.parameters)
-            make_router(self.router)
         except PolicyError as error:
             raise ConfigError(str(error)) from error
         if not self.fleet.size:

@@ -220,7 +220,7 @@ def test_the_best_static_window_is_searched_for_from_replay_to_replay():
 
 
 def test_the_hints_of_what_runs_are_climbed_a_step_at_a_time():
-    """From 2 the schedule comes to 12.5 where that is best, and never looks beyond a step at once; the policy as it comes stays in sight."""
+    """From 2 the schedule comes to 12.5 where that is best, and never looks beyond a step at once; the default stays in sight."""
     schedule, current, amounts = CandidateSchedule(), Candidate(policy="robust-edf"), [2.0]
 
     def worth(one):

@@ -20,6 +20,7 @@ class State:
     in_flight: int = 0
     in_flight_tokens: int = 0
     prefill_tokens: int = 0
+    awaiting: int = 0
     kv_committed: float = 0.0
 
 

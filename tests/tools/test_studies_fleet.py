@@ -153,11 +153,11 @@ def test_seeds_come_from_the_case_unless_the_workload_names_one():
 
 
 def test_cases_say_what_they_cannot_do():
-    with pytest.raises(TraceError, match="workload is 'nothing'; allowed: poisson"):
+    with pytest.raises(TraceError, match="workload is 'nothing'; allowed: one of poisson"):
         open_load(case(workload="nothing"))
     with pytest.raises(ConfigError, match="'lifo' is unknown"):
         case(policy="lifo").check()
-    with pytest.raises(ConfigError, match="router 'random' is unknown"):
+    with pytest.raises(ConfigError, match="router is 'random'; allowed: one of least-loaded, round-robin"):
         case(router="random").check()
 
 

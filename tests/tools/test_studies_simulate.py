@@ -242,7 +242,7 @@ def test_a_rate_is_reached_and_bad_words_are_refused(capsys, tmp_path):
     code, out, _ = hmas(capsys, *command, "--rate", 4, "--json")
     assert code == 0
     assert json.loads(out)["workload"]["rate_rps"] == pytest.approx(4.0, rel=1e-6)
-    code, out, _ = hmas(capsys, *command, "--agents", "all", "--meta", "selector=bandit", "--meta", "judge=no", "--json")
+    code, out, _ = hmas(capsys, *command, "--agents", "all", "--meta", "selector=rules", "--meta", "judge=no", "--json")
     assert code == 0
     for more, said in (
         (["--policy", "lifo"], "lifo"),

@@ -4,8 +4,8 @@ import tomllib
 
 import pytest
 
+from hmas.cli.engine_plugin import STARTS
 from hmas.cli.main import main
-from hmas.cli.plugins import STARTS
 
 
 @pytest.mark.parametrize("kind", sorted(STARTS))
