@@ -303,7 +303,7 @@ class Scheduler(PolicyControl):
 
     def queued_ids(self) -> list[str]:
         """Ids of all waiting requests, oldest first. O(n)."""
-        return list(self._wait_queue.ids())
+        return [entry.request.id for entry in self._wait_queue.entries()]
 
     def running_ids(self) -> list[str]:
         """Ids of all running requests, in the order of dispatch."""

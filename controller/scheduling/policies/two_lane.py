@@ -67,6 +67,11 @@ class TwoLane(QueuePolicy):
         self._recall: Recall[Turn] = Recall(_KEEP)
 
     @property
+    def long_split(self) -> tuple[float, float]:
+        """The configured split between the lanes."""
+        return self._split.parameters
+
+    @property
     def threshold_ms(self) -> float:
         """The active split, in milliseconds of T_tot; infinite until enough requests have been seen."""
         return self._split.threshold_ms

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from hmas.controller.core.types import Estimates, Request
 from hmas.controller.scheduling.policy_base.declaration import Signal, mypyc_attr
+from hmas.controller.scheduling.policy_base.service_split import FOLLOWS_TRAFFIC, SLOW_QUANTILE
 
 
 @dataclass
@@ -150,6 +151,11 @@ class QueuePolicy(ABC):
     def cost_threshold(self) -> float:
         """The highest cost in tokens that is served in turn, infinite if all are. Operators see it; the twin's replays begin with it."""
         return math.inf
+
+    @property
+    def long_split(self) -> tuple[float, float]:
+        """What counts as a long request: a T_tot above these milliseconds or, if they are 0, above this quantile (see `ServiceSplit`)."""
+        return FOLLOWS_TRAFFIC, SLOW_QUANTILE
 
     def pop_limited(self, now_s: float, *, capped: bool = False) -> QueueEntry | None:  # noqa: ARG002  the contract's arguments
         """Takes an entry that `pop` leaves because its tenant is at its share, None if there is none. Called when `pop` has returned None.

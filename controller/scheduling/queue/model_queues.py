@@ -55,6 +55,11 @@ class ModelQueues:
         found = min(group.policy.cost_threshold for group in self.groups)
         return found if found < math.inf else 0.0
 
+    @property
+    def long_split(self) -> tuple[float, float]:
+        """The active policy's split between short and long requests."""
+        return self._default.policy.long_split
+
     def set_policy(self, name: str, parameters: Mapping[str, float] | None, now_s: float) -> bool:
         """Changes the policy of all groups or of none, with all requests in place. False if it is active with these parameters.
 

@@ -41,6 +41,11 @@ class TenantShareLimiter(QueuePolicy):
         """That of the policy."""
         return self.inner.cost_threshold
 
+    @property
+    def long_split(self) -> tuple[float, float]:
+        """That of the policy."""
+        return self.inner.long_split
+
     def push(self, entry: QueueEntry, now_s: float) -> None:
         """Adds a waiting entry."""
         tenant = entry.request.tenant

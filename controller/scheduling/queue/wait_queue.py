@@ -10,7 +10,7 @@ from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.lateness import first_look_s, needed_ms
 from hmas.controller.scheduling.policy_base.heap import LazyHeap
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
-from hmas.controller.scheduling.policy_base.service_split import FOLLOWS_TRAFFIC, SLOW_QUANTILE, ServiceSplit
+from hmas.controller.scheduling.policy_base.service_split import ServiceSplit
 from hmas.controller.scheduling.queue.backlog import Backlog
 from hmas.controller.scheduling.queue.model_queue import ModelQueue, QueuedRequest
 from hmas.controller.scheduling.queue.model_queues import ModelQueues
@@ -31,7 +31,7 @@ class WaitQueue:
         tokens: Prompt tokens of all waiting requests. `overdue`, `long`: how many are overdue, and on the slow side of the split.
         tasks: How many requests wait of each task type seen so far.
         weights: Tenants' weights; `reweigh` applies them to waiting entries.
-        behind: Whether the last sweep left requests that are overdue or expired in their place.
+        behind: Whether the last sweep moved as many requests as it may, so that overdue or expired ones may be left in their place.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class WaitQueue:
         self.tasks: dict[str, int] = {}
         self.behind = False
         self.queues = ModelQueues(instances, policy=policy, parameters=parameters, tenancy=tenancy)
-        self._split = ServiceSplit(*self._split_parameters())
+        self._split = ServiceSplit(*self.queues.long_split)
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -71,10 +71,6 @@ class WaitQueue:
     def get(self, request_id: str) -> QueuedRequest | None:
         """The waiting request with that id, None if there is none."""
         return self._waiting.get(request_id)
-
-    def ids(self) -> Iterator[str]:
-        """Ids of all waiting requests, oldest submission first."""
-        return (entry.request.id for entry in self.entries())
 
     def entries(self) -> Iterator[QueueEntry]:
         """All waiting entries, oldest submission first."""
@@ -170,6 +166,7 @@ class WaitQueue:
         A deadline has passed once it is reached, a TTFT target only after it.
         """
         overdue, deadlines = self._overdue_at, self._deadlines
+        self.behind = False
         for _ in range(SWEEP):
             due = overdue.peek()
             if due is None or due[0] >= now_s:
@@ -190,6 +187,8 @@ class WaitQueue:
                 waiting.place = "late"
                 waiting.group.late.push(waiting.entry, now_s)
                 self._watch_deadline(waiting, overdue=True)
+        else:
+            self.behind = True
         for _ in range(SWEEP):
             due = deadlines.peek()
             if due is None or due[0] > now_s:
@@ -202,7 +201,8 @@ class WaitQueue:
             self.backlog.discard(request_id)
             waiting.place = "expired"
             self._expired.push(request_id, float(waiting.entry.seq), waiting.entry.seq, waiting)
-        self.behind = _due(overdue, now_s, reached=False) or _due(deadlines, now_s, reached=True)
+        else:
+            self.behind = True
 
     def take_expired(self, limit: int) -> list[QueueEntry]:
         """Takes out requests past their deadline, at most `limit`, in the order of arrival."""
@@ -231,8 +231,8 @@ class WaitQueue:
     def set_policy(self, name: str, parameters: Mapping[str, float] | None, now_s: float) -> bool:
         """See `ModelQueues.set_policy`; adopts the split between short and long of the new policy."""
         changed = self.queues.set_policy(name, parameters, now_s)
-        if changed and self._split_parameters() != self._split.parameters:
-            self._split = ServiceSplit(*self._split_parameters())
+        if changed and self.queues.long_split != self._split.parameters:
+            self._split = ServiceSplit(*self.queues.long_split)
             self._split.learn_all([entry.estimates.total_ms for entry in self.entries()])
             for waiting in self._waiting.values():
                 self._count_long(waiting)
@@ -292,12 +292,3 @@ class WaitQueue:
     def _count_task(self, estimates: Estimates, number: int) -> None:
         task = estimates.task_type.value
         self.tasks[task] = self.tasks.get(task, 0) + number
-
-    def _split_parameters(self) -> tuple[float, float]:
-        parameters = self.queues.parameters
-        return parameters.get("threshold_ms", FOLLOWS_TRAFFIC), parameters.get("slow_quantile", SLOW_QUANTILE)
-
-
-def _due(heap: LazyHeap[QueuedRequest], now_s: float, *, reached: bool) -> bool:
-    first = heap.peek()
-    return first is not None and (first[0] <= now_s if reached else first[0] < now_s)
