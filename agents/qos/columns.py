@@ -32,17 +32,15 @@ SHORT_WIDTH: Final = PRODUCED + 1
 ARRIVED: Final = SHORT_WIDTH
 PEAK: Final = SHORT_WIDTH + 1
 """Largest number of arrivals per second, in thousandths; the only column that is a maximum."""
-LONG_WAITING: Final = SHORT_WIDTH + 2
-"""Long requests in the queue, summed over snapshots."""
-SNAPSHOTS: Final = SHORT_WIDTH + 3
-ENDED: Final = SHORT_WIDTH + 4
-ASKED: Final = SHORT_WIDTH + 5
-PROMPT_SUM: Final = SHORT_WIDTH + 6
-COMPLETED: Final = SHORT_WIDTH + 7
-OUTPUT_SUM: Final = SHORT_WIDTH + 8
-DISPATCHED: Final = SHORT_WIDTH + 9
-SERVED_LATE: Final = SHORT_WIDTH + 10
-TASK: Final = SHORT_WIDTH + 11
+SNAPSHOTS: Final = SHORT_WIDTH + 2
+ENDED: Final = SHORT_WIDTH + 3
+ASKED: Final = SHORT_WIDTH + 4
+PROMPT_SUM: Final = SHORT_WIDTH + 5
+COMPLETED: Final = SHORT_WIDTH + 6
+OUTPUT_SUM: Final = SHORT_WIDTH + 7
+DISPATCHED: Final = SHORT_WIDTH + 8
+SERVED_LATE: Final = SHORT_WIDTH + 9
+TASK: Final = SHORT_WIDTH + 10
 SERVICE: Final = TASK + len(TASKS)
 PROMPT: Final = SERVICE + TIMES.size
 OUTPUT: Final = PROMPT + TOKENS.size

@@ -87,8 +87,6 @@ def build_long_view(
         arrival_dispersion=_dispersion(tallies, arrivals_span_s),
         prompt_tokens=_lengths(row[col.PROMPT : col.OUTPUT]),
         output_tokens=_lengths(row[col.OUTPUT :]),
-        long_backlog_mean=_ratio(row, col.LONG_WAITING, col.SNAPSHOTS),
-        smoothed=tallies.smoothing.outcomes(tallies.long),
         changes=changes,
         tenant_error=_error(senders),
         telemetry=telemetry,

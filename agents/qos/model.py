@@ -153,7 +153,7 @@ class QosModel:
         self._now_s = at_s
         self._since_s = min(self._since_s, at_s)
         self._tallies.move(at_s)
-        self._tallies.observe(snapshot, at_s, self._readings.add(snapshot, at_s))
+        self._tallies.observe(at_s, self._readings.add(snapshot, at_s))
         self._blocks.advance(at_s, self._gateway_since_s)
         self._mismatches.prune(at_s)
         if self._is_due(self._mismatch_s, 1.0):

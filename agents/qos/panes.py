@@ -2,7 +2,6 @@
 
 import math
 from array import array
-from collections.abc import Callable
 
 import numpy as np
 
@@ -19,7 +18,6 @@ class PaneRing:
         span_s: Smallest span of the window, more than 0.
         panes: Panes in it: the edge of the window is `span_s / panes` seconds wide.
         width: Counters in a row.
-        on_leave: Called with the number and the row of each pane that leaves the window, oldest first.
 
     Attributes:
         cells: All counters; `row` returns where a row begins. Callers write to it directly, because a call per counter would cost more than
@@ -29,14 +27,13 @@ class PaneRing:
         rows: Rows held: `panes` + 1.
     """
 
-    def __init__(self, span_s: float, panes: int, width: int, on_leave: Callable[[int, Counts], None] | None = None) -> None:
+    def __init__(self, span_s: float, panes: int, width: int) -> None:
         self.pane_s = span_s / panes
         self.rows = panes + 1
         self.head: int | None = None
         self.cells = array("q", bytes(8 * self.rows * width))
         self._matrix: Counts = np.frombuffer(self.cells, dtype=np.int64).reshape(self.rows, width)
         self._width = width
-        self._on_leave = on_leave
 
     def number(self, at_s: float) -> int:
         """Returns the number of the pane that contains a time."""
@@ -103,9 +100,6 @@ class PaneRing:
     def _move(self, number: int) -> None:
         before = number - 1 if self.head is None else self.head
         steps = number - before
-        if self._on_leave is not None:
-            for gone in range(before - self.rows + 1, min(before, number - self.rows) + 1):
-                self._on_leave(gone, self._matrix[gone % self.rows])
         if steps >= self.rows:
             self._matrix[:] = 0
         else:

@@ -107,11 +107,12 @@ def least_squares(system: NDArray[np.float64], right: NDArray[np.float64]) -> ND
     for count in range(size, 0, -1):
         for kept in combinations(range(size), count):
             rows = np.ix_(kept, kept)
-            solved: NDArray[np.float64] = np.linalg.solve(system[rows], right[list(kept)])
+            solved = np.linalg.solve(system[rows], right[list(kept)])
             if not (solved >= 0.0).all():
                 continue
             if count == size:
-                return solved
+                found[:] = solved
+                return found
             # At a stationary point of these rows the value is -r' x / 2.
             value = -0.5 * float(right[list(kept)] @ solved)
             if value < best:
