@@ -32,7 +32,7 @@ SIMULATION = (
     "hmas/controller/scheduling/queue/given_up.py",
     "hmas/controller/scheduling/queue/model_queue.py",
     "hmas/controller/scheduling/instances/instance.py",
-    "hmas/controller/core/quantiles.py",
+    "hmas/controller/core/statistics/quantiles.py",
     "hmas/controller/scheduling/instances/lateness.py",
     "hmas/controller/scheduling/policy_base/lazy_heap.py",
     "hmas/controller/scheduling/instances/overcommit.py",

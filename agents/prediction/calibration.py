@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hmas.controller.core.quantiles import tracked
+from hmas.controller.core.statistics.quantiles import tracked
 
 LOW, HIGH = 0.1, 0.9
 """Levels of the outer quantiles; the middle one is the median."""

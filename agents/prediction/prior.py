@@ -11,7 +11,7 @@ import msgspec
 from hmas.agents.prediction.hardware import setup_of
 from hmas.agents.prediction.profile_formula import Formula, step_line
 from hmas.controller.core.errors import ModelError
-from hmas.controller.core.step_fit import Step
+from hmas.controller.core.statistics.step_fit import Step
 from hmas.engines.errors import ProfileError
 from hmas.engines.sim.profile import Profile, load_profile
 

@@ -13,7 +13,7 @@ from hmas.agents.qos.tallies import Tallies, tally
 from hmas.agents.qos.windows import variation
 from hmas.controller.core.messages import LongView, SystemSnapshot
 from hmas.controller.core.messages.views import ChangePoint, LengthSummary, TelemetryCounts
-from hmas.controller.core.quantiles import percentile
+from hmas.controller.core.statistics.quantiles import percentile
 
 LABELS_MAX = 32
 """Most tenants or task types named in a view; the others are summed as `other`."""

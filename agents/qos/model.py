@@ -19,7 +19,7 @@ from hmas.agents.qos.windows import TimeWindow
 from hmas.controller.core.messages import Completion, LongView, ShortView, SystemSnapshot
 from hmas.controller.core.messages.views import TelemetryCounts
 from hmas.controller.core.objectives import mismatch
-from hmas.controller.core.recent_ids import RecentIds
+from hmas.controller.core.statistics.recent_ids import RecentIds
 
 IDS_MAX = 20_000
 """Number of newest ids by which repeated completions are recognised."""

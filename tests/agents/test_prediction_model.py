@@ -15,7 +15,7 @@ from hmas.agents.prediction.model import NAMED, REMEMBERED_PAIRS, STALE_S, Predi
 from hmas.agents.prediction.residuals import Residual
 from hmas.agents.prediction.speed import UNKNOWN_SPEED, SpeedFit
 from hmas.agents.prediction.totals import total_quantiles
-from hmas.controller.core.step_fit import Step
+from hmas.controller.core.statistics.step_fit import Step
 from hmas.controller.core.types import OutcomeKind
 from hmas.engines.base import EngineSnapshot
 

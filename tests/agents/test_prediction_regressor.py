@@ -21,7 +21,7 @@ from hmas.agents.prediction.offline.generate import WARM_UP, Arrival, Episode, r
 from hmas.agents.prediction.regressor import LEVELS, SHIPPED, TARGETS, load_regressor
 from hmas.controller.core.errors import ModelError
 from hmas.controller.core.messages import InstanceView
-from hmas.controller.core.step_fit import Step
+from hmas.controller.core.statistics.step_fit import Step
 from hmas.engines.base import EngineSnapshot
 from hmas.engines.sim.model import EngineModel
 from hmas.engines.sim.profile import load_profile

@@ -19,7 +19,7 @@ from hmas.agents.qos.sketch import ALPHA
 from hmas.agents.qos.tallies import ARRIVALS_MAX, LONG_PANES, SHORT_PANES, Tallies
 from hmas.controller.bus.codec import decode, encode
 from hmas.controller.core.messages import Completion, LongView, ShortView
-from hmas.controller.core.quantiles import percentile
+from hmas.controller.core.statistics.quantiles import percentile
 from hmas.controller.core.types import OutcomeKind, TaskType
 from hmas.engines.base import EngineSnapshot
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hmas.agents.qos.heavy import KEPT, HeavyHitters, merged
 from hmas.agents.qos.panes import PaneRing
 from hmas.agents.qos.sketch import ALPHA, LogBuckets
-from hmas.controller.core.quantiles import percentile
+from hmas.controller.core.statistics.quantiles import percentile
 
 LOWEST, HIGHEST = 0.01, 1e7
 BUCKETS = LogBuckets(LOWEST, HIGHEST)
