@@ -29,7 +29,7 @@ SIMULATION = (
     "hmas/controller/scheduling/retry.py",
     "hmas/controller/scheduling/queue/model_queue.py",
     "hmas/controller/scheduling/instances/instance.py",
-    "hmas/controller/core/quantiles.py",
+    "hmas/controller/core/statistics/quantiles.py",
     "hmas/controller/scheduling/instances/lateness.py",
     "hmas/controller/scheduling/policy_base/heap.py",
     "hmas/controller/scheduling/instances/overcommit.py",

@@ -14,8 +14,8 @@ from hmas.agents.perception.tally import Score, Tally, score
 from hmas.controller.core.errors import ModelError
 from hmas.controller.core.lengths import LEVELS, MEDIAN, P90
 from hmas.controller.core.messages import Completion, RequestFeatures, RequestNotice
-from hmas.controller.core.recent_ids import RecentIds
 from hmas.controller.core.slo import slo_for
+from hmas.controller.core.statistics.recent_ids import RecentIds
 from hmas.controller.core.types import OutcomeKind, TaskType
 
 REMEMBERED = 10_000

@@ -38,7 +38,7 @@ from hmas.controller.core.messages import (
     Severity,
     SystemSnapshot,
 )
-from hmas.controller.core.step_fit import Step
+from hmas.controller.core.statistics.step_fit import Step
 from hmas.controller.runtime.process import resident_bytes
 
 log = logging.getLogger(__name__)

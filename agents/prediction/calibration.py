@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal
 
-from hmas.controller.core.quantiles import tracked
+from hmas.controller.core.statistics.quantiles import tracked
 
 RATE = 0.01
 """Weight of a new error once there are many: a factor follows a lasting change within a few hundred completions."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hmas.controller.core.messages import InstanceView, RequestFeatures
-from hmas.controller.core.step_fit import Step
+from hmas.controller.core.statistics.step_fit import Step
 
 FEATURES = (
     "log_prompt_tokens",

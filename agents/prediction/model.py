@@ -17,10 +17,10 @@ from hmas.agents.prediction.calibration import Band, DriftWatch, Path, Residual,
 from hmas.agents.prediction.experience import Experience, Labelled
 from hmas.agents.prediction.features import UNKNOWN, Fleet, InstanceState, categories
 from hmas.agents.prediction.speed import SpeedFit
-from hmas.controller.core.cumulative_trace import CumulativeTrace
 from hmas.controller.core.messages import Completion, InstanceView, RequestCost, RequestFeatures, SystemSnapshot
-from hmas.controller.core.recent_ids import RecentIds
-from hmas.controller.core.step_fit import Step
+from hmas.controller.core.statistics.cumulative_trace import CumulativeTrace
+from hmas.controller.core.statistics.recent_ids import RecentIds
+from hmas.controller.core.statistics.step_fit import Step
 from hmas.controller.core.types import OutcomeKind
 
 REMEMBERED = 20_000

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hmas.agents.prediction.hardware import Setup, setup_of
 from hmas.controller.core.errors import ModelError
-from hmas.controller.core.step_fit import Step
+from hmas.controller.core.statistics.step_fit import Step
 from hmas.engines.errors import ProfileError
 from hmas.engines.sim.profile import Profile, load_profile
 

@@ -9,7 +9,7 @@ them out by the counters (`agents/meta/twin/plant.py`); both use the same fit.
 from msgspec.structs import replace
 
 from hmas.controller.core.messages import Completion
-from hmas.controller.core.step_fit import COMMON, MEMORY, Step, StepFit
+from hmas.controller.core.statistics.step_fit import COMMON, MEMORY, Step, StepFit
 
 UNKNOWN_SPEED = Step(base_ms=25.0, seq_ms=0.5, prompt_ms=0.15)
 """The speed of an instance of which nothing is known."""

@@ -9,7 +9,6 @@ from array import array
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from hmas.agents.qos.sketch import Counts, LogBuckets
 from hmas.controller.core.types import TaskType
@@ -37,17 +36,15 @@ SHORT_WIDTH: Final = PRODUCED + 1
 ARRIVED: Final = SHORT_WIDTH
 PEAK: Final = SHORT_WIDTH + 1
 """Largest number of arrivals per second, in thousandths; the only column that is a maximum."""
-LONG_WAITING: Final = SHORT_WIDTH + 2
-"""Long requests in the queue, summed over snapshots."""
-SNAPSHOTS: Final = SHORT_WIDTH + 3
-ENDED: Final = SHORT_WIDTH + 4
-ASKED: Final = SHORT_WIDTH + 5
-PROMPT_SUM: Final = SHORT_WIDTH + 6
-COMPLETED: Final = SHORT_WIDTH + 7
-OUTPUT_SUM: Final = SHORT_WIDTH + 8
-DISPATCHED: Final = SHORT_WIDTH + 9
-SERVED_LATE: Final = SHORT_WIDTH + 10
-TASK: Final = SHORT_WIDTH + 11
+SNAPSHOTS: Final = SHORT_WIDTH + 2
+ENDED: Final = SHORT_WIDTH + 3
+ASKED: Final = SHORT_WIDTH + 4
+PROMPT_SUM: Final = SHORT_WIDTH + 5
+COMPLETED: Final = SHORT_WIDTH + 6
+OUTPUT_SUM: Final = SHORT_WIDTH + 7
+DISPATCHED: Final = SHORT_WIDTH + 8
+SERVED_LATE: Final = SHORT_WIDTH + 9
+TASK: Final = SHORT_WIDTH + 10
 SERVICE: Final = TASK + len(TASKS)
 PROMPT: Final = SERVICE + TIMES.size
 OUTPUT: Final = PROMPT + TOKENS.size
@@ -66,8 +63,6 @@ class PaneRing:
         span_s: Smallest span of the window, more than 0.
         panes: Panes in it: the edge of the window is `span_s / panes` seconds wide.
         width: Counters in a row.
-        faded: First column, and the one after the last, of those that are also summed beyond the window, with weights that fall by
-            a factor of e per window of age; none by default.
 
     Attributes:
         cells: All counters; `row` returns where a row begins. Callers write to it directly, because a call per counter would cost more than
@@ -77,18 +72,13 @@ class PaneRing:
         rows: Rows held: `panes` + 1.
     """
 
-    def __init__(self, span_s: float, panes: int, width: int, faded: tuple[int, int] = (0, 0)) -> None:
+    def __init__(self, span_s: float, panes: int, width: int) -> None:
         self.pane_s = span_s / panes
         self.rows = panes + 1
         self.head: int | None = None
         self.cells = array("q", bytes(8 * self.rows * width))
         self._matrix: Counts = np.frombuffer(self.cells, dtype=np.int64).reshape(self.rows, width)
         self._width = width
-        self._fade = math.exp(-1.0 / panes)
-        self._faded = slice(*faded)
-        # The faded columns of all sub-windows that have left the window, as of the one that left last.
-        self._gone: npt.NDArray[np.float64] = np.zeros(faded[1] - faded[0])
-        self._gone_last: int | None = None
 
     def number(self, at_s: float) -> int:
         """Returns the number of the pane that contains a time."""
@@ -116,8 +106,6 @@ class PaneRing:
     def clear(self) -> None:
         """Forgets everything."""
         self._matrix[:] = 0
-        self._gone[:] = 0.0
-        self._gone_last = None
         self.head = None
 
     def clear_columns(self, first: int, last: int) -> None:
@@ -154,24 +142,9 @@ class PaneRing:
         order = [number % self.rows for number in range(self.first, self.first + self.rows)]
         return self._matrix[order, first : last + 1]
 
-    def smoothed(self) -> npt.NDArray[np.float64]:
-        """Returns the weighted sums of the faded columns. The newest window has 63 % of the weight.
-
-        Sub-windows within the window are weighted on demand, because late messages may still change them.
-        """
-        ages = np.arange(self.rows - 1, -1, -1)
-        inside: npt.NDArray[np.float64] = self._fade**ages @ self.columns(self._faded.start, self._faded.stop - 1)
-        return inside + self._gone_at(self.first + self.rows - 1)
-
-    def _gone_at(self, number: int) -> npt.NDArray[np.float64]:
-        """Returns the remaining weight, at that sub-window, of all that left the window before."""
-        return self._gone if self._gone_last is None else self._gone * self._fade ** (number - self._gone_last)
-
     def _move(self, number: int) -> None:
         before = number - 1 if self.head is None else self.head
         steps = number - before
-        for gone in range(before - self.rows + 1, min(before, number - self.rows) + 1):
-            self._gone, self._gone_last = self._gone_at(gone) + self._matrix[gone % self.rows, self._faded], gone
         if steps >= self.rows:
             self._matrix[:] = 0
         else:

@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from hmas.agents.qos import counters as col
-from hmas.agents.qos.outcomes import Tally, fairness, shares
+from hmas.agents.qos.outcomes import fairness, shares
 from hmas.agents.qos.short_view import latencies
 from hmas.agents.qos.sketch import Counts, HeavyHitters
 from hmas.agents.qos.tallies import Tallies, tally
 from hmas.agents.qos.windows import variation
 from hmas.controller.core.messages import LongView, SystemSnapshot
-from hmas.controller.core.messages.views import ChangePoint, LengthSummary, SmoothedOutcomes, TelemetryCounts
-from hmas.controller.core.quantiles import percentile
+from hmas.controller.core.messages.views import ChangePoint, LengthSummary, TelemetryCounts
+from hmas.controller.core.statistics.quantiles import percentile
 
 LABELS_MAX = 32
 """Most tenants or task types named in a view; the others are summed as `other`."""
@@ -86,8 +86,6 @@ def build_long_view(
         arrival_dispersion=_dispersion(tallies, arrivals_span_s),
         prompt_tokens=_lengths(row[col.PROMPT : col.OUTPUT]),
         output_tokens=_lengths(row[col.OUTPUT :]),
-        long_backlog_mean=_ratio(row, col.LONG_WAITING, col.SNAPSHOTS),
-        smoothed=_smoothed(Tally(*tallies.long.smoothed().tolist())),
         changes=changes,
         tenant_error=_error(senders),
         telemetry=telemetry,
@@ -101,17 +99,6 @@ def _ratio(row: Counts, number: int, of: int) -> float:
 def _lengths(counts: Counts) -> LengthSummary:
     p50, p90, p99 = col.TOKENS.percentiles(counts, (50, 90, 99))
     return LengthSummary(count=int(counts.sum()), p50=p50, p90=p90, p99=p99, cv=col.TOKENS.variation(counts))
-
-
-def _smoothed(faded: Tally) -> SmoothedOutcomes:
-    found = shares(faded)
-    return SmoothedOutcomes(
-        samples=faded.judged,
-        goodput_rate=1.0 - found.missed if faded.judged > 0.0 else 0.0,
-        violation_rate=found.missed,
-        ttft_violation_rate=found.ttft,
-        tpot_violation_rate=found.tpot,
-    )
 
 
 def _dispersion(tallies: Tallies, watched_s: float) -> float:

@@ -19,7 +19,7 @@ from hmas.agents.qos.workload_watch import Blocks
 from hmas.controller.core.messages import Completion, LongView, ShortView, SystemSnapshot
 from hmas.controller.core.messages.views import TelemetryCounts
 from hmas.controller.core.objectives import mismatch
-from hmas.controller.core.recent_ids import RecentIds
+from hmas.controller.core.statistics.recent_ids import RecentIds
 
 IDS_MAX = 20_000
 """Number of newest ids by which repeated completions are recognised."""
@@ -153,7 +153,7 @@ class QosModel:
         self._now_s = at_s
         self._since_s = min(self._since_s, at_s)
         self._tallies.move(at_s)
-        self._tallies.observe(snapshot, at_s, self._readings.add(snapshot, at_s))
+        self._tallies.observe(at_s, self._readings.add(snapshot, at_s))
         self._blocks.advance(at_s, self._gateway_since_s)
         self._mismatches.prune(at_s)
         if self._is_due(self._mismatch_s, 1.0):

@@ -47,12 +47,11 @@ def build_short_view(
     if output_tps is None:
         fallbacks.append("throughput")
         output_tps = int(row[col.PRODUCED]) / span_s
-    queued, long = max(0, snapshot.queued), max(0, snapshot.queued_long)
     return ShortView(
         sent_s=now_s,
         window_s=window_s,
         policy=snapshot.policy,
-        queued=queued,
+        queued=max(0, snapshot.queued),
         oldest_wait_ms=max(0.0, snapshot.oldest_wait_ms),
         queue_slope=readings.queue_slope(),
         ended=int(settled.judged),
@@ -71,11 +70,9 @@ def build_short_view(
         anomalies=list(anomalies),
         fallbacks=fallbacks,
         span_s=span_s,
-        queue_by_lane={"short": max(0, queued - long), "long": min(queued, long)},
         queue_by_task=snapshot.queued_by_task,
         overdue=max(0, snapshot.overdue),
         running=sum(max(0, view.in_flight) for view in snapshot.instances),
-        engine_waiting=sum(max(0, view.engine.waiting) for view in snapshot.instances if view.engine is not None),
         kv_usage={name: one.kv for name, one in full.items()},
         utilization_source={name: one.source for name, one in full.items()},
         telemetry=telemetry,

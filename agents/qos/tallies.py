@@ -22,7 +22,7 @@ from hmas.agents.qos.outcomes import (
 )
 from hmas.agents.qos.readings import Growth
 from hmas.agents.qos.sketch import Counts, HeavyHitters, merged
-from hmas.controller.core.messages import Completion, SystemSnapshot
+from hmas.controller.core.messages import Completion
 from hmas.controller.core.types import OutcomeKind
 
 SHORT_PANES = 25
@@ -48,7 +48,7 @@ class Tallies:
 
     def __init__(self, short_s: float, long_s: float) -> None:
         self.short = PaneRing(short_s, SHORT_PANES, col.SHORT_WIDTH)
-        self.long = PaneRing(long_s, LONG_PANES, col.LONG_WIDTH, faded=(col.JUDGED, col.OVERDUE + 1))
+        self.long = PaneRing(long_s, LONG_PANES, col.LONG_WIDTH)
         self._tenants: dict[int, HeavyHitters] = {}
         self._arrivals_s: list[float] = []
 
@@ -80,8 +80,8 @@ class Tallies:
         for number in [number for number in self._tenants if number < first]:
             del self._tenants[number]
 
-    def observe(self, snapshot: SystemSnapshot, at_s: float, grown: Growth) -> None:
-        """Counts a snapshot and its growth since the one before."""
+    def observe(self, at_s: float, grown: Growth) -> None:
+        """Counts a snapshot by what grew since the one before."""
         step = max(-STEP_MAX, min(STEP_MAX, grown.overdue))
         for ring in (self.short, self.long):
             start = ring.row(at_s)
@@ -93,7 +93,6 @@ class Tallies:
         if row < 0:
             return
         cells[row + col.PEAK] = max(cells[row + col.PEAK], int(1000.0 * min(grown.peak_rps, float(STEP_MAX))))
-        cells[row + col.LONG_WAITING] += max(0, min(STEP_MAX, snapshot.queued_long))
         cells[row + col.SNAPSHOTS] += 1
 
     def forget_gateway(self) -> None:

@@ -118,7 +118,6 @@ class ShellCounts:
     """Counts of what the shell has processed since its start."""
 
     handled: int = 0
-    posted: int = 0
     stale: int = 0
     failed: int = 0
     ticks: int = 0
@@ -335,7 +334,6 @@ class AgentShell:
             # Only the shell knows the name of its instance.
             signed = msgspec.structs.replace(message, instance=self.instance) if isinstance(message, ModelReport) else message
             self.bus.post(signed)
-        self.counts.posted += len(messages)
 
     def _event(self, kind: str, after: str, warning: str = "") -> Event:
         severity: Severity = "warning" if warning else "info"

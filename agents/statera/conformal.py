@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from hmas.agents.statera.risk import AdaptiveRisk
 from hmas.controller.core.messages import Completion, LengthBound
-from hmas.controller.core.quantiles import SortedWindow
+from hmas.controller.core.statistics.quantiles import SortedWindow
 from hmas.controller.core.types import OutcomeKind
 
 EDGES = (128, 512, 2048, 8192)

@@ -102,11 +102,6 @@ class WindowLoop:
     trim: float = 0.0
     errors: deque[float] = field(default_factory=lambda: deque(maxlen=VIEWS))
 
-    @classmethod
-    def starting(cls, low: int, n_run: int) -> "WindowLoop":
-        """Returns a loop that starts at a window of `n_run`."""
-        return cls(low=low, base=float(n_run), cold_low=n_run / 2)
-
     def sample(self, log_error: float) -> None:
         """Adds one cycle's error to the average."""
         self.errors.append(log_error)

@@ -22,7 +22,7 @@ from hmas.agents.statera.target import Target, best_window
 from hmas.agents.statera.tpot_model import TpotModel
 from hmas.agents.statera.tuning import EVERY
 from hmas.controller.core.messages import Completion, ControlAction, InstanceView, ShortView
-from hmas.controller.core.recent_ids import RecentIds
+from hmas.controller.core.statistics.recent_ids import RecentIds
 
 SEEN_MAX = 20_000
 EARLY_MAX = 1_024

@@ -11,8 +11,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hmas.controller.core.cumulative_trace import CumulativeTrace
 from hmas.controller.core.messages import Completion
+from hmas.controller.core.statistics.cumulative_trace import CumulativeTrace
 from hmas.controller.core.types import OutcomeKind
 
 N = TypeVar("N", float, NDArray[np.float64])
@@ -42,8 +42,8 @@ class TpotLaw:
     """tpot(n) = base_ms + slope_ms * n, of mean requests.
 
     The base is the least recent TPOT, that of a nearly empty batch. The slope makes the law pass through the recent means of n and TPOT.
-    A regression of TPOT on n, such as `core.step_fit`, would fail where it matters: under a full window n hardly varies, and TPOT varies
-    with the prefill of a burst, so the slope would be almost 0.
+    A regression of TPOT on n (`statistics.step_fit`) would fail where it matters: under a full window n hardly varies, and TPOT varies with
+    the prefill of a burst, so the slope would be almost 0.
     """
 
     def __init__(self) -> None:

@@ -4,8 +4,8 @@ import math
 from collections import OrderedDict, deque
 
 from hmas.controller.core.messages import Completion
-from hmas.controller.core.quantiles import SortedWindow
 from hmas.controller.core.slo import TargetTable
+from hmas.controller.core.statistics.quantiles import SortedWindow
 from hmas.controller.core.types import DEFAULT_IMPORTANCE, Estimates, OutcomeKind, Request, TaskType
 
 BUCKET_EDGES = (64, 256, 1024, 4096, 16_384)

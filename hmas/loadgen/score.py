@@ -6,7 +6,7 @@ import msgspec
 
 from hmas.controller.core.fairness import Fairness, Service, fairness
 from hmas.controller.core.objectives import goodput_rate, goodput_rps, jain, service_gain
-from hmas.controller.core.quantiles import percentile
+from hmas.controller.core.statistics.quantiles import percentile
 from hmas.loadgen.results import Result, count_outcomes, is_good
 
 PERCENTILES = (50, 95, 99)

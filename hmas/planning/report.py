@@ -11,8 +11,8 @@ from typing import Any, TextIO
 import msgspec
 
 from hmas.controller.core.errors import ConfigError
-from hmas.controller.core.quantiles import percentile
 from hmas.controller.core.slo import BASE_SLO
+from hmas.controller.core.statistics.quantiles import percentile
 from hmas.controller.core.types import TaskType
 from hmas.controller.simulation import RequestRecord
 from hmas.loadgen.results import SIMULATED_OUTCOMES, Result, result_of

@@ -22,7 +22,7 @@ from hmas_lab.as_it_comes import hmas_up
 from hmas_lab.mistakes import Load, Served, measure
 from hmas_lab.vllm_engine import VllmServer, running_vllm
 
-from hmas.controller.core.quantiles import percentile
+from hmas.controller.core.statistics.quantiles import percentile
 from hmas.controller.runtime.clock import SystemClock
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import msgspec
 
 from hmas.controller.core.messages import ControlAction
-from hmas.controller.core.quantiles import percentile
+from hmas.controller.core.statistics.quantiles import percentile
 
 LOW, MIDDLE, HIGH = 10, 50, 90
 

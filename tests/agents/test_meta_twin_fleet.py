@@ -14,7 +14,7 @@ from hmas.agents.meta.twin.past_requests import Traffic
 from hmas.agents.meta.twin.plant import CountedSteps
 from hmas.agents.meta.twin.replay import replay
 from hmas.controller.core.messages import OPEN_WINDOW, ControlAction
-from hmas.controller.core.step_fit import Step, least_squares
+from hmas.controller.core.statistics.step_fit import Step, least_squares
 from hmas.controller.core.types import Controls
 from hmas.controller.scheduling.settings import SchedulerSettings
 from hmas.engines.sim.profile import load_profile

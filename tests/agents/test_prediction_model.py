@@ -15,7 +15,7 @@ from hmas.agents.prediction.calibration import Residual
 from hmas.agents.prediction.features import FEATURES, Fleet, InstanceState, analytic, categories, expected_in_flight
 from hmas.agents.prediction.model import NAMED, REMEMBERED_PAIRS, STALE_S, PredictionModel
 from hmas.agents.prediction.speed import UNKNOWN_SPEED, SpeedFit
-from hmas.controller.core.step_fit import Step
+from hmas.controller.core.statistics.step_fit import Step
 from hmas.controller.core.types import OutcomeKind
 from hmas.engines.base import EngineSnapshot
 

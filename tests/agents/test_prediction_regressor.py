@@ -16,7 +16,7 @@ from hmas.agents.prediction.features import CATEGORIES, FEATURES, RISING_TPOT, R
 from hmas.agents.prediction.regressor import LEVELS, SHIPPED, TARGETS, load_regressor
 from hmas.controller.core.errors import ModelError
 from hmas.controller.core.messages import InstanceView
-from hmas.controller.core.step_fit import Step
+from hmas.controller.core.statistics.step_fit import Step
 from hmas.engines.base import EngineSnapshot
 
 ROOT = Path(__file__).resolve().parents[2]

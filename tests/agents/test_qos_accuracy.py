@@ -18,7 +18,7 @@ from hmas.agents.qos.sketch import ALPHA, KEPT
 from hmas.agents.qos.tallies import ARRIVALS_MAX, LONG_PANES, SHORT_PANES, Tallies
 from hmas.controller.bus.codec import decode, encode
 from hmas.controller.core.messages import Completion, LongView, ShortView
-from hmas.controller.core.quantiles import percentile
+from hmas.controller.core.statistics.quantiles import percentile
 from hmas.controller.core.types import OutcomeKind, TaskType
 from hmas.engines.base import EngineSnapshot
 
@@ -156,38 +156,6 @@ def test_what_is_wrong_with_the_telemetry_is_counted():
     assert short.ended == 2
 
 
-def test_smoothed_outcomes_weigh_by_age():
-    model, views = QosModel(), []
-    for step in range(6000):
-        now_s = 1000.0 + step / 10
-        missed = now_s >= 1540.0
-        late = {"slo_met": False, "ttft_ms": 9000.0} if missed else {}
-        model.complete(completion(step, now_s, **late), now_s)
-        views += [v for v in model.observe(snapshot(now_s, arrived=step + 1, ended=step + 1), now_s) if isinstance(v, LongView)]
-    last = views[-1]
-    age_s = last.sent_s - 1540.0
-    assert last.violation_rate == pytest.approx(age_s / last.window_s, abs=0.01)
-    assert last.smoothed.violation_rate == pytest.approx(1.0 - math.exp(-age_s / 60.0), abs=0.01)
-    assert last.smoothed.ttft_violation_rate == pytest.approx(last.smoothed.violation_rate)
-    assert last.smoothed.goodput_rate == pytest.approx(1.0 - last.smoothed.violation_rate)
-    assert last.smoothed.tpot_violation_rate == 0.0
-    assert last.smoothed.samples == pytest.approx(10.0 * 60.0, rel=0.02)
-
-
-def test_a_silence_changes_no_smoothed_share():
-    model = QosModel()
-    for step in range(600):
-        now_s = 1000.0 + step / 10
-        model.complete(completion(step, now_s, slo_met=step % 4 > 0), now_s)
-        views = model.observe(snapshot(now_s, arrived=step + 1, ended=step + 1), now_s)
-    before = model.observe(snapshot(1061.0, arrived=600, ended=600), 1061.0)[-1]
-    after = model.observe(snapshot(1200.0, arrived=600, ended=600), 1200.0)[-1]
-    assert views is not None
-    assert after.ended == 0
-    assert after.smoothed.goodput_rate == pytest.approx(before.smoothed.goodput_rate)
-    assert after.smoothed.samples < 0.2 * before.smoothed.samples
-
-
 @pytest.mark.parametrize(("kind", "low", "high"), [("even", 0.0, 0.05), ("poisson", 0.6, 1.5), ("bursts", 20.0, 60.0)])
 def test_dispersion_tells_bursts_from_even_arrivals(kind, low, high):
     rng, model, arrived, views = np.random.default_rng(3), QosModel(), 0, []
@@ -200,13 +168,12 @@ def test_dispersion_tells_bursts_from_even_arrivals(kind, low, high):
     assert views[-1].arrival_rps == pytest.approx(20.0, rel=0.2)
 
 
-def test_the_queue_is_told_by_lane_and_by_task():
+def test_the_queue_is_told_by_task():
     (short, long) = QosModel().observe(
         snapshot(1000.0, arrived=30, ended=0, queued=20, queued_long=5, overdue=3, queued_by_task={"QA": 12, "unknown": 8}), 1000.0
     )
-    assert short.queue_by_lane == {"short": 15, "long": 5}
     assert short.queue_by_task == {"QA": 12, "unknown": 8}
-    assert (short.overdue, short.running, long.long_backlog, long.long_backlog_mean) == (3, 10, 5, 5.0)
+    assert (short.overdue, short.running, long.long_backlog) == (3, 10, 5)
 
 
 def test_utilization_names_the_signal_that_it_stands_on():
@@ -218,7 +185,7 @@ def test_utilization_names_the_signal_that_it_stands_on():
     assert short.utilization_source == {"silent": "kv_committed", "full": "kv_usage", "slow": "tpot_pressure"}
     assert short.kv_usage == {"silent": 0.5, "full": 0.6, "slow": 0.6}
     assert short.fallbacks == ["kv_usage:silent", "throughput"]
-    assert (short.running, short.engine_waiting) == (24, 6)
+    assert short.running == 24
 
 
 def test_names_without_end_keep_their_bounds():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hmas.agents.qos.counters import PaneRing
 from hmas.agents.qos.sketch import ALPHA, KEPT, HeavyHitters, LogBuckets, merged
-from hmas.controller.core.quantiles import percentile
+from hmas.controller.core.statistics.quantiles import percentile
 
 LOWEST, HIGHEST = 0.01, 1e7
 BUCKETS = LogBuckets(LOWEST, HIGHEST)
@@ -131,20 +131,13 @@ def test_a_heavy_name_is_not_missed_among_many_that_come_once():
 
 @given(times=st.lists(st.floats(0, 100), min_size=1, max_size=200))
 def test_a_ring_holds_what_lies_in_its_window_in_whatever_order_it_came(times):
-    ring = PaneRing(10.0, 5, 2, faded=(0, 1))
-    late = 0
+    ring = PaneRing(10.0, 5, 2)
     for at_s in times:
         row = ring.row(at_s)
-        if row < 0:
-            late += 1
-        else:
+        if row >= 0:
             ring.cells[row] += 1
     inside = [t for t in times if ring.number(t) >= ring.first]
     assert ring.total().tolist() == [len(inside), 0]
-    counted = len(times) - late
-    assert len(inside) <= counted
-    assert ring.smoothed()[0] <= counted + ROUNDING
-    assert ring.smoothed()[0] >= counted * math.exp(-(ring.head - ring.number(min(times))) / 5) - ROUNDING
     newest = max(times)
     assert all(t >= ring.start_s for t in inside)
     assert 10.0 - ROUNDING <= newest - ring.start_s <= 12.0 + ROUNDING

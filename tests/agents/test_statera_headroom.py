@@ -67,7 +67,7 @@ def test_missed_targets_close_it_whatever_the_pressure_says():
 
 
 def test_a_window_without_danger_beats_the_rate_of_the_outer_loop_but_not_the_rate_limit():
-    loop = WindowLoop.starting(1, 8)
+    loop = WindowLoop(1, 8.0, cold_low=4.0)
     loop.update(Load(in_flight=8, waits=False, ceiling=256, safe=200), None, 0.5)
     assert 11 <= loop.n_run(256) <= 12
     loop.update(Load(in_flight=8, waits=False, ceiling=10, safe=200), None, 0.5)

@@ -102,7 +102,7 @@ def test_the_band_error_is_the_distance_to_the_band(u, low, width):
 
 def test_a_wrong_model_does_not_hold_the_window_down_for_ever():
     """The target says 2, and at 2 the instance is nearly idle while requests wait: the band wins."""
-    loop = WindowLoop.starting(1, 8)
+    loop = WindowLoop(1, 8.0, cold_low=4.0)
     for _ in range(240):
         n_run = loop.n_run(256)
         loop.sample(Band(0.75, 0.92).log_error(min(4.0, n_run / 64)))
@@ -124,7 +124,7 @@ def test_a_wrong_model_does_not_hold_the_window_down_for_ever():
     )
 )
 def test_the_loop_never_accumulates_beyond_its_bounds(steps):
-    loop = WindowLoop.starting(2, 16)
+    loop = WindowLoop(2, 16.0, cold_low=8.0)
     for error, in_flight, waits, ceiling, wanted, dt in steps:
         loop.sample(error)
         target = None if wanted is None else Target(n_run=wanted, rps=1.0, share=1.0, pressure=0.5)
@@ -134,7 +134,7 @@ def test_the_loop_never_accumulates_beyond_its_bounds(steps):
 
 
 def test_the_window_leaves_its_ceiling_as_soon_as_the_error_turns():
-    loop = WindowLoop.starting(1, 16)
+    loop = WindowLoop(1, 16.0, cold_low=8.0)
     for _ in range(200):
         loop.sample(-1.0)
         loop.update(Load(in_flight=loop.n_run(64), waits=True, ceiling=64), None, 0.5)

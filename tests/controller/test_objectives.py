@@ -15,7 +15,7 @@ from hmas.controller.core.objectives import (
     slo_ttlt_ms,
     ttlt_ms,
 )
-from hmas.controller.core.quantiles import percentile
+from hmas.controller.core.statistics.quantiles import percentile
 from hmas.controller.core.types import Slo
 
 SLO = Slo(ttft_ms=1000, tpot_ms=50)

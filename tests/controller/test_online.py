@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmas.controller.core.cumulative_trace import BACK_S, READINGS, CumulativeTrace
-from hmas.controller.core.quantiles import tracked
-from hmas.controller.core.recent_ids import RecentIds
+from hmas.controller.core.statistics.cumulative_trace import BACK_S, READINGS, CumulativeTrace
+from hmas.controller.core.statistics.quantiles import tracked
+from hmas.controller.core.statistics.recent_ids import RecentIds
 
 
 def test_mean_level_of_a_span():

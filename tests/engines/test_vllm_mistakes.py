@@ -10,7 +10,7 @@ import pytest
 from hmas_lab.as_it_comes import hmas_up
 from hmas_lab.mistakes import MISTAKES, Load, measure
 
-from hmas.controller.core.quantiles import percentile
+from hmas.controller.core.statistics.quantiles import percentile
 from hmas.controller.runtime.clock import SystemClock
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]

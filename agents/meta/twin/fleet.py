@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hmas.agents.meta.twin.plant import CountedSteps
 from hmas.agents.meta.twin.replay import ReplayInstance
 from hmas.controller.core.messages import OPEN_WINDOW, Completion, ControlAction, InstanceView, SystemSnapshot
-from hmas.controller.core.step_fit import Step
+from hmas.controller.core.statistics.step_fit import Step
 from hmas.controller.core.types import Controls
 from hmas.engines.sim.profile import Profile
 

@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from hmas.controller.core.messages import Completion, RequestFeatures
-from hmas.controller.core.recent_ids import RecentIds
+from hmas.controller.core.statistics.recent_ids import RecentIds
 from hmas.controller.core.types import DEFAULT_IMPORTANCE, Estimates, OutcomeKind, Request, Slo
 
 REMEMBERED = 20_000

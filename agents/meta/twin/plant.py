@@ -10,9 +10,9 @@ would not do: they include other requests' prefills, which a replay adds again.
 
 from collections import deque
 
-from hmas.controller.core.cumulative_trace import CumulativeTrace
 from hmas.controller.core.messages import Completion
-from hmas.controller.core.step_fit import Step, StepFit
+from hmas.controller.core.statistics.cumulative_trace import CumulativeTrace
+from hmas.controller.core.statistics.step_fit import Step, StepFit
 from hmas.controller.core.types import OutcomeKind
 
 TOKENS_MIN = 8

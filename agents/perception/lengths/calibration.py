@@ -16,7 +16,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 from hmas.controller.core.lengths import LEVELS
-from hmas.controller.core.quantiles import tracked
+from hmas.controller.core.statistics.quantiles import tracked
 
 GROUPS = 4096
 """Groups remembered; the one longest without an answer is dropped first."""

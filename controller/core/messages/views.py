@@ -27,21 +27,6 @@ class LengthSummary(msgspec.Struct, frozen=True, kw_only=True):
     cv: float = 0.0
 
 
-class SmoothedOutcomes(msgspec.Struct, frozen=True, kw_only=True):
-    """Outcomes with weights that fall by a factor of e per long window of age (an EWMA over requests, at any rate of arrival).
-
-    Attributes:
-        samples: Sum of the weights: the equivalent number of current requests.
-        goodput_rate, violation_rate, ttft_violation_rate, tpot_violation_rate: As in the views, 0 to 1; 0 with no samples.
-    """
-
-    samples: float = 0.0
-    goodput_rate: float = 0.0
-    violation_rate: float = 0.0
-    ttft_violation_rate: float = 0.0
-    tpot_violation_rate: float = 0.0
-
-
 class ChangePoint(msgspec.Struct, frozen=True, kw_only=True):
     """A lasting change of a figure of the workload (agents/qos/changes.py).
 
@@ -90,9 +75,9 @@ class ShortView(Message, frozen=True, tag="short_view"):
         anomalies: Lasting contradictions in the telemetry that indicate a stuck or broken control loop (agents/qos/anomalies.py).
         fallbacks: Names of the figures that are based on a fallback because the engine does not report them.
         span_s: Time that the window really covers; rates are per second of it.
-        queue_by_lane: Waiting requests on the fast and the slow side of the two-lane split, `short` and `long`; `queue_by_task` by type.
+        queue_by_task: Waiting requests by task type.
         overdue: Waiting requests that have missed their TTFT target.
-        running: Requests on the instances; `engine_waiting`: those of them that wait inside their engine.
+        running: Requests on the instances.
         kv_usage: Per instance, the share of the KV cache in use, or of the fence if the engine does not report it (`kv_usage:` in
             fallbacks).
         utilization_source: Per instance, the signal that determines its utilization: `tpot_pressure`, `kv_usage` or `kv_committed`.
@@ -121,11 +106,9 @@ class ShortView(Message, frozen=True, tag="short_view"):
     anomalies: list[str] = field(default_factory=list)
     fallbacks: list[str] = field(default_factory=list)
     span_s: float = 0.0
-    queue_by_lane: dict[str, int] = field(default_factory=dict)
     queue_by_task: dict[str, int] = field(default_factory=dict)
     overdue: int = 0
     running: int = 0
-    engine_waiting: int = 0
     kv_usage: dict[str, float] = field(default_factory=dict)
     utilization_source: dict[str, str] = field(default_factory=dict)
     telemetry: TelemetryCounts = TelemetryCounts()
@@ -146,8 +129,6 @@ class LongView(Message, frozen=True, tag="long_view"):
         by_task, by_tenant: Share of ended requests, the largest ones by name and the rest as `other`.
         arrival_dispersion: Variance over mean of the arrivals per sub-window (a sixtieth of the window): 1 for Poisson, more for bursts.
         prompt_tokens, output_tokens: Lengths of requests that ended, and of requests that completed.
-        long_backlog_mean: Mean of `long_backlog` over the window.
-        smoothed: Outcomes smoothed over a long time.
         changes: Change points found within the window, oldest first.
         tenant_error: By how much a share in `by_tenant` may be too small; 0 while there are at most 128 tenants a sub-window.
         telemetry: Faults in the telemetry.
@@ -185,8 +166,6 @@ class LongView(Message, frozen=True, tag="long_view"):
     arrival_dispersion: float = 0.0
     prompt_tokens: LengthSummary = LengthSummary()
     output_tokens: LengthSummary = LengthSummary()
-    long_backlog_mean: float = 0.0
-    smoothed: SmoothedOutcomes = SmoothedOutcomes()
     changes: list[ChangePoint] = field(default_factory=list)
     tenant_error: float = 0.0
     telemetry: TelemetryCounts = TelemetryCounts()

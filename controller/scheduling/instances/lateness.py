@@ -8,7 +8,7 @@ just before it).
 
 import math
 
-from hmas.controller.core.quantiles import tracked
+from hmas.controller.core.statistics.quantiles import tracked
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 
 LEAST = 16

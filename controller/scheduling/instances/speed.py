@@ -1,10 +1,10 @@
 """The speed of an instance, learned from the tokens that it produces: it needs no profile and no prediction.
 
-Agents fit how a step grows with the load (`core.step_fit`), for loads that have not come yet. The scheduler decides about the next
+Agents fit how a step grows with the load (`statistics.step_fit`), for loads that have not come yet. The scheduler decides about the next
 moment: it needs the pace under the load that there is, within a tick of a change, from tokens and for any engine.
 """
 
-from hmas.controller.core.quantiles import tracked
+from hmas.controller.core.statistics.quantiles import tracked
 
 _SAMPLE_STEP = 0.8
 """A tick's sample is already a mean over all decoding requests; more smoothing would only make the pace lag behind the batch."""

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
-from hmas.controller.core.quantiles import percentile
+from hmas.controller.core.statistics.quantiles import percentile
 from hmas.loadgen.process import NO_END
 from hmas.loadgen.results import Result, is_good
 from hmas_lab.frontdoor.load import Cell

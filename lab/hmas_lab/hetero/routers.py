@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from hmas.controller.core.errors import PolicyError
 from hmas.controller.core.placement import Choice, InstanceState, Routable
-from hmas.controller.core.quantiles import SortedWindow
-from hmas.controller.core.recent_ids import RecentIds
+from hmas.controller.core.statistics.quantiles import SortedWindow
+from hmas.controller.core.statistics.recent_ids import RecentIds
 from hmas.controller.core.types import Request
 
 WINDOW = 128

@@ -11,7 +11,7 @@ import msgspec
 
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.core.placement import Router
-from hmas.controller.core.quantiles import percentile
+from hmas.controller.core.statistics.quantiles import percentile
 from hmas.controller.core.types import Controls
 from hmas.controller.routing.least_loaded import LeastLoaded
 from hmas.controller.routing.round_robin import RoundRobin

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hmas.controller.core.objectives import goodput_rate, mismatch, service_gain, slo_ttlt_ms, ttlt_ms
-from hmas.controller.core.quantiles import percentile
+from hmas.controller.core.statistics.quantiles import percentile
 from hmas.loadgen.results import Result, is_good
 
 WINDOW_S = 10.0

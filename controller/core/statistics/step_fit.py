@@ -111,7 +111,8 @@ def least_squares(system: NDArray[np.float64], right: NDArray[np.float64]) -> ND
             if not (solved >= 0.0).all():
                 continue
             if count == size:
-                return solved.astype(np.float64, copy=False)
+                found[:] = solved
+                return found
             # At a stationary point of these rows the value is -r' x / 2.
             value = -0.5 * float(right[list(kept)] @ solved)
             if value < best:
