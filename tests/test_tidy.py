@@ -13,7 +13,7 @@ SOURCES = (*FLOORS, "lab")
 STARTED_BY_NAME = {
     "hmas.cli.main": "console script in pyproject.toml",
     "hmas_lab.cli": "console script in lab/pyproject.toml",
-    "hmas.engines.vllm.length_processor": "loaded by vLLM with --logits-processors",
+    "hmas_lab.forced_length": "loaded by vLLM with --logits-processors",
     "hmas.engines.plugin.hmas_engine_plugin.vllm.core": "entry point vllm.general_plugins",
     "hmas.engines.plugin.hmas_engine_plugin.vllm.endpoint": "entry point vllm.endpoint_plugins",
     "hmas.engines.plugin.hmas_engine_plugin.vllm.scheduler": "loaded by vLLM with --scheduler-cls",
