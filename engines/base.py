@@ -11,6 +11,7 @@ import msgspec
 SNAPSHOT_EVERY_S = 0.25
 """How often a gateway reads each engine's state, live and in simulation."""
 
+EngineKind = Literal["auto", "openai", "vllm", "sglang", "sim"]
 KnobName = Literal["n_run", "token_budget", "long_prefill_tokens"]
 
 

@@ -5,15 +5,13 @@ from typing import Literal
 
 import orjson
 
-from hmas.engines.base import EngineResponse, EngineSnapshot, KnobReport, Knobs
+from hmas.engines.base import EngineKind, EngineResponse, EngineSnapshot, KnobReport, Knobs
 from hmas.engines.client import EngineClient
 from hmas.engines.errors import EngineError
 from hmas.engines.openai import OpenAIEngine
 from hmas.engines.sglang.adapter import SglangEngine
 from hmas.engines.sim.adapter import SimEngine
 from hmas.engines.vllm.adapter import VllmEngine
-
-EngineKind = Literal["auto", "openai", "vllm", "sglang", "sim"]
 
 ADAPTERS: Mapping[str, type[OpenAIEngine]] = {"openai": OpenAIEngine, "vllm": VllmEngine, "sglang": SglangEngine, "sim": SimEngine}
 

@@ -7,6 +7,7 @@ from msgspec import Meta
 from hmas.controller.config.section import Name, PolicyName, Port, Seconds, Section, Share, SloConfig, doc
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
 from hmas.controller.scheduling.settings import SHIPPED
+from hmas.engines.base import EngineKind
 
 
 class GatewayConfig(Section, frozen=True):
@@ -79,7 +80,7 @@ class EngineConfig(Section, frozen=True):
 
     name: Name
     url: Annotated[str, doc("base address, without /v1", pattern=r"^https?://[^/\s]+$")]
-    kind: Annotated[Literal["auto", "openai", "vllm", "sglang", "sim"], doc("auto asks the engine what it is")] = "auto"
+    kind: Annotated[EngineKind, doc("auto asks the engine what it is")] = "auto"
     api_key_env: Annotated[str, doc("environment variable that holds the key towards this engine")] = ""
     control_token_env: Annotated[
         str, doc("environment variable that holds the token of this engine's control plugin (docs/engines.md)")

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 from urllib.parse import urlsplit
 
 import click
@@ -11,8 +11,8 @@ import msgspec
 
 from hmas.controller.config.schema import EngineConfig
 from hmas.controller.runtime.ports import free_ports
+from hmas.engines.base import EngineKind
 
-Kind = Literal["auto", "openai", "vllm", "sglang", "sim"]
 DEFAULT_PROFILE = "demo-small"
 ALLOWED = "sim, sim:PROFILE, sim:PROFILE@SPEED, vllm=http://HOST:PORT, sglang=http://HOST:PORT, openai=http://HOST:PORT or http://HOST:PORT"
 _SIM = re.compile(r"^sim(?::(?P<profile>[^@]+))?(?:@(?P<speed>\d+(?:\.\d+)?))?$")
@@ -60,7 +60,7 @@ def _parse(text: str, counts: dict[str, int], port: int) -> Target:
     kind, equals, url = text.partition("=")
     if not equals:
         kind, url = "auto", text
-    kinds = get_args(Kind)
+    kinds = get_args(EngineKind)
     if kind not in kinds or not _is_address(url):
         raise click.UsageError(f"--engine {text!r} is no engine; allowed: {ALLOWED}")
     document = {"name": _number("engine" if kind == "auto" else kind, counts), "url": url.rstrip("/"), "kind": kind}
