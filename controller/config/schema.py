@@ -18,8 +18,7 @@ class GatewayConfig(Section, frozen=True):
     admin_host: Annotated[str, doc("address of the operators' API; keep it on loopback")] = "127.0.0.1"
     admin_port: Port = 8081
     admin_token_sha256: Annotated[
-        str,
-        doc("hash of the bearer token of the operators' API; required when it is not on loopback", pattern=r"^([0-9a-f]{64})?$"),
+        str, doc("hash of the bearer token of the operators' API; required when it is not on loopback", pattern=r"^([0-9a-f]{64})?$")
     ] = ""
     no_auth: Annotated[bool, doc("serve without API keys; allowed only when host is a loopback address")] = False
     max_body_bytes: Annotated[int, doc("larger request bodies are refused with 413", ge=1024, le=1 << 30)] = 16 << 20
@@ -34,8 +33,7 @@ class GatewayConfig(Section, frozen=True):
         bool, doc("send a bounded prompt excerpt to the perception agent; false keeps prompts inside the gateway process")
     ] = True
     explain_kept: Annotated[
-        int,
-        doc("ended requests that `hmas explain` still knows, about 4 KB each; 0 keeps no stories at all", ge=0, le=1_000_000),
+        int, doc("ended requests that `hmas explain` still knows, about 4 KB each; 0 keeps no stories at all", ge=0, le=1_000_000)
     ] = 10_000
     explain_s: Annotated[Seconds, doc("how long `hmas explain` knows a request after its end")] = 3600.0
 
@@ -119,8 +117,7 @@ class EngineConfig(Section, frozen=True):
     )
     tp: Annotated[int, doc("GPUs that the model is split over; KV heads fewer than these are held twice", ge=1, le=1024)] = 1
     kv_cache_dtype: Annotated[
-        Literal["auto", "bfloat16", "float16", "float32", "fp8"],
-        doc("type of the KV cache; auto: that of the weights in config.json"),
+        Literal["auto", "bfloat16", "float16", "float32", "fp8"], doc("type of the KV cache; auto: that of the weights in config.json")
     ] = "auto"
     fence_margin: Annotated[
         Annotated[float, Meta(ge=0, lt=1)] | None, doc("delta_frag of Eq. 2 for this engine; null: that of scheduler")
@@ -131,8 +128,7 @@ class SchedulerConfig(Section, frozen=True):
     """The queue, its policy and its admission."""
 
     policy: Annotated[
-        PolicyName,
-        doc("policy at start, and whenever no agent and no operator names another; `hmas policy list` has the names"),
+        PolicyName, doc("policy at start, and whenever no agent and no operator names another; `hmas policy list` has the names")
     ] = DEFAULT_POLICY
     n_run: Annotated[int, doc("requests in flight per instance at start; 0 for the instance's ceiling", ge=0, le=4096)] = 0
     queue_limit: Annotated[int, doc("waiting requests beyond which new ones get 429", ge=1, le=1_000_000)] = SHIPPED.queue_limit
@@ -287,8 +283,7 @@ class AgentsConfig(Section, frozen=True):
         ),
     ] = "twin"
     meta_judge: Annotated[
-        bool,
-        doc("ask the digital twin before another selector's proposal is followed; what it expects to be worse is dropped"),
+        bool, doc("ask the digital twin before another selector's proposal is followed; what it expects to be worse is dropped")
     ] = True
     meta_llm_url: Annotated[
         str,

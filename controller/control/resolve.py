@@ -150,12 +150,7 @@ def resolve(
     instances = {
         name: _instance(
             _base_controls(
-                configured,
-                ceiling,
-                fresh.get(name),
-                silent=name in statera,
-                stale_after_s=stale_after_s,
-                aside=(STATERA, WINDOWS) in aside,
+                configured, ceiling, fresh.get(name), silent=name in statera, stale_after_s=stale_after_s, aside=(STATERA, WINDOWS) in aside
             ),
             ceiling,
             decision,

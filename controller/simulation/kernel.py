@@ -354,11 +354,5 @@ class _Kernel:
 def _sim_request(request: Request, live: _Live, now_s: float) -> SimRequest:
     arrival = live.arrival
     return SimRequest(
-        request.id,
-        max(1, request.prompt_tokens),
-        live.output_tokens,
-        request.priority,
-        now_s,
-        arrival.block_hashes,
-        arrival.hash_tokens,
+        request.id, max(1, request.prompt_tokens), live.output_tokens, request.priority, now_s, arrival.block_hashes, arrival.hash_tokens
     )

@@ -44,14 +44,7 @@ class EngineModel:
         EngineError: `n_run` or `token_budget` is below 1.
     """
 
-    def __init__(
-        self,
-        profile: Profile,
-        n_run: int | None = None,
-        token_budget: int | None = None,
-        *,
-        order: QueueOrder = "fcfs",
-    ) -> None:
+    def __init__(self, profile: Profile, n_run: int | None = None, token_budget: int | None = None, *, order: QueueOrder = "fcfs") -> None:
         self.profile = profile
         self.order: QueueOrder = order
         self._n_run_ceiling = _at_least_one("n_run", profile.max_num_seqs if n_run is None else n_run)

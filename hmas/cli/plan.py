@@ -45,12 +45,7 @@ def plan(**options: Any) -> None:
     A load is held if at least the wanted share of requests meets both targets. All runs have the same requests at a different rate.
     """
     slo, share = read_slo(options["slo"])
-    case = Case(
-        workload=_workload_of(options["workload"]),
-        fleet=read_fleet(options["fleet"]),
-        slo=slo,
-        **case_settings(options),
-    )
+    case = Case(workload=_workload_of(options["workload"]), fleet=read_fleet(options["fleet"]), slo=slo, **case_settings(options))
     case.check()
     load = open_load(case)
     wish = Question(

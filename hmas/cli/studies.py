@@ -87,9 +87,4 @@ def read_meta(texts: Sequence[str]) -> dict[str, str | float | bool]:
 
 def common_settings(options: dict[str, Any]) -> dict[str, Any]:
     """The settings of a case from `study_options`, and from `--warmup` if the command has it."""
-    return {
-        "model": options["model"],
-        "duration_s": options["duration"],
-        "limit": options["limit"],
-        "warmup_s": options.get("warmup", 0.0),
-    }
+    return {"model": options["model"], "duration_s": options["duration"], "limit": options["limit"], "warmup_s": options.get("warmup", 0.0)}

@@ -17,7 +17,7 @@ from hmas.agents.prediction.offline.profile_files import load_profile_model
 from hmas.agents.prediction.offline.profile_model import COLUMNS
 from hmas.agents.prediction.regressor import FEW, SHIPPED, load_regressor
 from hmas.agents.runtime.work import Deferred
-from hmas.cli.checks import check_models
+from hmas.cli.doctor import check_models
 from hmas.controller.config.schema import AgentsConfig, Config
 from hmas.controller.core.errors import ModelError
 from hmas.controller.core.messages import ModelReport
