@@ -148,7 +148,6 @@ class Stretch:
     """
 
     __slots__ = (
-        "_fixed_ms",
         "_grow_ms",
         "_line_ms",
         "begin_s",
@@ -169,7 +168,6 @@ class Stretch:
         self.begin_s = begin_s
         self.steps = steps
         self.begun = 0
-        self._fixed_ms = fixed_ms
         self._line_ms = fixed_ms + kv_ms * kv
         self._grow_ms = 0.5 * kv_ms * seqs
         self.decode_seqs = seqs
