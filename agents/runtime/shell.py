@@ -22,7 +22,6 @@ from hmas.agents.runtime.inbox import Inbox
 from hmas.agents.runtime.staleness import StaleWatch
 from hmas.agents.runtime.work import Deferred, Lane
 from hmas.controller.bus.base import Bus, Delivery
-from hmas.controller.config.derived import AGENT_NAMES
 from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.core.messages import Event, Message, ModelReport, Severity
@@ -42,7 +41,15 @@ STOP_WAIT_S = 5.0
 CONNECT_WAIT_S = 10.0
 """How long a starting agent waits for the bus before it continues without recovered state."""
 
-AGENTS: Mapping[str, str] = MappingProxyType({name: f"hmas.agents.{name}.agent" for name in AGENT_NAMES})
+AGENTS: Mapping[str, str] = MappingProxyType(
+    {
+        "perception": "hmas.agents.perception.agent",
+        "prediction": "hmas.agents.prediction.agent",
+        "qos": "hmas.agents.qos.agent",
+        "meta": "hmas.agents.meta.agent",
+        "statera": "hmas.agents.statera.agent",
+    }
+)
 """The module of each agent. It offers `make_agent(config: Config) -> Agent`; only that agent's own process imports it."""
 
 

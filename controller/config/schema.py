@@ -11,7 +11,7 @@ from hmas.engines.base import EngineKind
 
 
 class GatewayConfig(Section, frozen=True):
-    """The OpenAI-compatible door."""
+    """The OpenAI-compatible server for clients."""
 
     host: Annotated[str, doc("address the gateway listens on")] = "127.0.0.1"
     port: Port = 8080
@@ -33,7 +33,7 @@ class GatewayConfig(Section, frozen=True):
         bool, doc("send a bounded prompt excerpt to the perception agent; false keeps prompts inside the gateway process")
     ] = True
     explain_kept: Annotated[
-        int, doc("ended requests that `hmas explain` still knows, about 4 KB each; 0 keeps no stories at all", ge=0, le=1_000_000)
+        int, doc("ended requests that `hmas explain` still knows, about 4 KB each; 0 keeps none", ge=0, le=1_000_000)
     ] = 10_000
     explain_s: Annotated[Seconds, doc("how long `hmas explain` knows a request after its end")] = 3600.0
 
@@ -150,7 +150,7 @@ class SchedulerConfig(Section, frozen=True):
         Share,
         doc(
             "share of the predicted service TTFT that must still fit before the deadline: with 0 a request is overdue only "
-            "once its deadline has passed, with 1 the prediction is taken at its word"
+            "once its deadline has passed, with 1 the whole predicted time must fit"
         ),
     ] = SHIPPED.late_service_share
     overdue_wait_s: Annotated[Seconds, doc("with `demote`, most wait beyond the TTFT target; then 503 and Retry-After")] = (
@@ -226,7 +226,7 @@ class AgentsConfig(Section, frozen=True):
         bool,
         doc(
             "agents run only where a processor would else be idle (SCHED_IDLE on Linux), so that they never slow an engine on the same "
-            "machine; where none ever is, they fall silent and the gateway goes by its defaults; false: by `nice` alone"
+            "machine; where none ever is, they post nothing and the gateway uses its defaults; false: by `nice` alone"
         ),
     ] = True
     perception_min_confidence: Annotated[Share, doc("below it a task type is `unknown`")] = 0.5
@@ -247,21 +247,21 @@ class AgentsConfig(Section, frozen=True):
     model_promotion: Annotated[
         Literal["manual", "auto"],
         doc(
-            "what becomes of a model in the shadow (`hmas models shadow`) that live traffic shows to be better: "
-            "it is told, or it is put in force"
+            "what happens once live traffic shows a model in shadow mode (`hmas models shadow`) to be better: "
+            "it is reported, or it is activated"
         ),
     ] = "manual"
     model_shadow_completions: Annotated[
-        int, doc("completions that a model in the shadow is compared on before it may be called better", ge=100, le=10_000_000)
+        int, doc("completions on which a model in shadow mode is compared before it can count as better", ge=100, le=10_000_000)
     ] = 1000
-    model_shadow_margin: Annotated[Share, doc("share of its error by which it must be better than the one in force")] = 0.02
+    model_shadow_margin: Annotated[Share, doc("share by which its error must be lower than that of the active model")] = 0.02
     prediction_model: Annotated[
         str, doc("folder of a cost model; empty takes what `hmas models use prediction` chose, else the shipped one")
     ] = ""
     prediction_refit_completions: Annotated[
         int,
         doc(
-            "completions after which the cost model is trained on from telemetry and read along in the shadow; 0: never; "
+            "completions after which the cost model is refitted on telemetry and runs in shadow mode; 0: never; "
             "model_promotion says what becomes of it",
             ge=0,
             le=10_000_000,
@@ -278,12 +278,12 @@ class AgentsConfig(Section, frozen=True):
     meta_selector: Annotated[
         Literal["twin", "rules", "llm", "classifier", "bandit", "change-point"],
         doc(
-            "who proposes policies: the digital twin (replays what came of late under each), the rule map, a language model, a trained "
+            "what proposes policies: the digital twin (replays recent traffic under each), the rule map, a language model, a trained "
             "classifier, a contextual bandit, or a table looked up at change points (docs/meta.md)"
         ),
     ] = "twin"
     meta_judge: Annotated[
-        bool, doc("ask the digital twin before another selector's proposal is followed; what it expects to be worse is dropped")
+        bool, doc("ask the digital twin before another selector's proposal is followed; a proposal that it expects to be worse is dropped")
     ] = True
     meta_llm_url: Annotated[
         str,
@@ -314,9 +314,9 @@ class AgentsConfig(Section, frozen=True):
     statera_tuning: Annotated[
         str, doc("file with the gains of the outer loop, as `hmas tune statera` writes it; empty: gains that suit any engine")
     ] = ""
-    stale_after_s: Annotated[
-        Seconds, doc("without a word from statera or meta for this long, the gateway falls back to its configured controls")
-    ] = 15.0
+    stale_after_s: Annotated[Seconds, doc("silence of statera or meta after which the gateway falls back to its configured controls")] = (
+        15.0
+    )
 
 
 class LoggingConfig(Section, frozen=True):

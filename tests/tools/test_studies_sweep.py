@@ -226,7 +226,7 @@ def test_a_task_that_breaks_on_the_cluster_is_told(monkeypatch):
 
 @pytest.mark.slow
 def test_a_real_ray_gives_the_same_results(done, tmp_path):
-    pytest.importorskip("ray")
+    pytest.importorskip("ray", reason="needs the extra `ray`")
     points, kept = done
     other = Kept(tmp_path / "results.jsonl")
     run_points(points, other, on_ray(), lambda row, left: None)
