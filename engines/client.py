@@ -18,10 +18,6 @@ MAX_CONTROL_BYTES = 16 << 20
 MAX_PREFIXES = 64
 
 
-HttpResponse = Exchange
-"""An engine's answer whose head has arrived."""
-
-
 class EngineClient:
     """The connections to one engine.
 
@@ -38,7 +34,7 @@ class EngineClient:
         self.name = name
         self.url = url.rstrip("/")
         self._authorization = f"Bearer {api_key}" if api_key else ""
-        self._pool = Pool(self.url, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s)
+        self.pool = Pool(self.url, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s)
         self._prefixes: dict[tuple[str, str], str] = {}
 
     def send(self, path: str, body: bytes, headers: Mapping[str, str]) -> Coroutine[Any, Any, Exchange]:
@@ -66,7 +62,7 @@ class EngineClient:
 
     async def close(self) -> None:
         """Closes every connection."""
-        await self._pool.close()
+        await self.pool.close()
 
     async def _control(
         self, method: str, path: str, body: bytes | None, timeout_s: float, max_bytes: int = MAX_CONTROL_BYTES
@@ -96,10 +92,10 @@ class EngineClient:
         loop = asyncio.get_running_loop()
         attempt = 1
         while True:
-            connection = self._pool.free() if attempt < ATTEMPTS else None
+            connection = self.pool.free() if attempt < ATTEMPTS else None
             try:
                 if connection is None:
-                    connection = await self._pool.connect()
+                    connection = await self.pool.connect()
                 begun_s = loop.time()
                 exchange = connection.send(head, body)
                 try:
@@ -123,7 +119,7 @@ class EngineClient:
         prefix = self._prefixes.get((method, path))
         if prefix is None:
             # Answers are passed on unchanged, so the engine must not compress them.
-            prefix = f"{method} {path} HTTP/1.1\r\nhost: {self._pool.authority}\r\nuser-agent: h-mas\r\naccept-encoding: identity\r\n"
+            prefix = f"{method} {path} HTTP/1.1\r\nhost: {self.pool.authority}\r\nuser-agent: h-mas\r\naccept-encoding: identity\r\n"
             if len(self._prefixes) < MAX_PREFIXES:
                 self._prefixes[method, path] = prefix
         lines = [prefix]

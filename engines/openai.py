@@ -7,8 +7,9 @@ import msgspec
 import orjson
 
 from hmas.engines.base import EngineCapabilities, EngineSnapshot, KnobReport, Knobs
-from hmas.engines.client import EngineClient, HttpResponse
+from hmas.engines.client import EngineClient
 from hmas.engines.errors import EngineError, EngineProtocolError, EngineUnavailable
+from hmas.engines.http.exchange import Exchange
 
 REQUEST_ID = "x-request-id"
 _SAMPLE = re.compile(r"([\w:]+)(?:\{(.*)\})? (\S+)")
@@ -35,7 +36,7 @@ class OpenAIEngine:
         self._client = client
         self._control = control or client
 
-    async def send(self, path: str, body: bytes, headers: Mapping[str, str], *, request_id: str, priority: int = 0) -> HttpResponse:
+    async def send(self, path: str, body: bytes, headers: Mapping[str, str], *, request_id: str, priority: int = 0) -> Exchange:
         """Posts `body` unchanged; writes `priority` into it only for an engine that orders its queue by priority."""
         if priority and self.capabilities.priority:
             body = with_priority(body, priority)

@@ -15,7 +15,7 @@ STARTED_BY_NAME = {
     "hmas_lab.cli": "console script in lab/pyproject.toml",
     "hmas_lab.meta.bandit": "entry point hmas.selectors in lab/pyproject.toml",
     "hmas_lab.meta.change_point": "entry point hmas.selectors in lab/pyproject.toml",
-    "hmas.engines.vllm.length_processor": "loaded by vLLM with --logits-processors",
+    "hmas_lab.forced_length": "loaded by vLLM with --logits-processors",
     "hmas.engines.plugin.hmas_engine_plugin.vllm.core": "entry point vllm.general_plugins",
     "hmas.engines.plugin.hmas_engine_plugin.vllm.endpoint": "entry point vllm.endpoint_plugins",
     "hmas.engines.plugin.hmas_engine_plugin.vllm.scheduler": "loaded by vLLM with --scheduler-cls",

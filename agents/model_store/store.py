@@ -27,6 +27,8 @@ FOLLOWED = ("perception", "prediction")
 KINDS = (*FOLLOWED, "meta")
 SHIPPED = "shipped"
 """Name of the model that comes with H-MAS; it is active until a version is chosen."""
+LOOK_EVERY_S = 2.0
+"""How often a running agent looks whether another model was activated."""
 KEPT = 8
 """Versions of one kind that are kept; of more, the oldest are deleted that are not active, in shadow mode or the rollback target."""
 HISTORY = 16
@@ -266,3 +268,32 @@ def _copy(folder: Path, target: Path) -> None:
     for name, path in found:
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target / name)
+
+
+class ModelWatch:
+    """Looks at a kind's choice in a store; one look is one `stat`.
+
+    Args:
+        store: The store.
+        kind: The kind.
+    """
+
+    def __init__(self, store: ModelStore, kind: str) -> None:
+        self._store = store
+        self._kind = kind
+        self._seen: tuple[int, int, int] | None = None
+        self._looked_s = float("-inf")
+
+    def changed(self, now_s: float) -> bool:
+        """Whether the choice has changed since it was last recorded here; False between looks."""
+        if now_s - self._looked_s < LOOK_EVERY_S:
+            return False
+        self._looked_s = now_s
+        stamp = self._store.stamp(self._kind)
+        changed = stamp != self._seen
+        self._seen = stamp
+        return changed
+
+    def note(self) -> None:
+        """Records the present choice; call it before reading the choice, so that a change in between is noticed."""
+        self._seen = self._store.stamp(self._kind)

@@ -10,8 +10,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from hmas.agents.model_store.store import ModelStore
-from hmas.agents.model_store.watch import ModelWatch
+from hmas.agents.model_store.store import ModelStore, ModelWatch
 from hmas.agents.perception.bodies import view_of
 from hmas.agents.perception.loading import Loaded, Loader
 from hmas.agents.perception.model import PerceptionModel

@@ -15,8 +15,7 @@ import msgspec
 
 from hmas.agents.model_store.ranges import figures_of
 from hmas.agents.model_store.store import SHIPPED as SHIPPED_NAME
-from hmas.agents.model_store.store import ModelStore
-from hmas.agents.model_store.watch import ModelWatch
+from hmas.agents.model_store.store import ModelStore, ModelWatch
 from hmas.agents.prediction.asking import Asked, Numbers
 from hmas.agents.prediction.model import PredictionModel
 from hmas.agents.prediction.prior import prior_of

@@ -4,9 +4,8 @@ Time is the telemetry's own: windows end at the newest `sent_s`, so that a slow 
 figures of the views with their units, windows and errors.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from hmas.agents.qos import counters as col
 from hmas.agents.qos.anomalies import AnomalyWatch
@@ -32,17 +31,6 @@ SKEW_MAX_S = 3_600.0
 """If a message's time differs more from this process's, the message's own time is not used."""
 MISMATCH_MAX = 100.0
 """Upper bound of Eq. 7, which has none while nothing at all is served."""
-
-
-@dataclass(slots=True)
-class TelemetryErrors:
-    """Telemetry errors so far, as in `TelemetryCounts`."""
-
-    late: int = 0
-    duplicates: int = 0
-    ahead: int = 0
-    unordered: int = 0
-    restarts: int = 0
 
 
 class QosModel:
@@ -78,7 +66,8 @@ class QosModel:
         self._replayed = RecentIds(IDS_MAX)
         self._backlog: deque[Completion] = deque(maxlen=BACKLOG_MAX)
         self._watch = AnomalyWatch()
-        self._wrong = TelemetryErrors()
+        # Errors in the telemetry so far, by their names in `TelemetryCounts`.
+        self._wrong: Counter[str] = Counter()
         self._gateway: str | None = None
         self._arrived = 0
         self._now_s = float("-inf")
@@ -123,15 +112,15 @@ class QosModel:
     def _remember(self, completion: Completion, now_s: float) -> bool:
         """Counts a completion in the sub-window of its time; returns False if it was counted before."""
         if not self._seen.add(completion.request_id):
-            self._wrong.duplicates += 1
+            self._wrong["duplicates"] += 1
             return False
         at_s, newest_s = self._time_of(completion.sent_s, now_s), max(self._now_s, now_s)
         if at_s > newest_s:
             # A stray time in the future must not outlive the window, so it counts from now.
-            self._wrong.ahead += 1
+            self._wrong["ahead"] += 1
             at_s = newest_s
         self._since_s = min(self._since_s, at_s)
-        self._wrong.late += not self._tallies.add(completion, at_s)
+        self._wrong["late"] += not self._tallies.add(completion, at_s)
         return True
 
     def _advance(self, snapshot: SystemSnapshot, now_s: float) -> list[str] | None:
@@ -139,14 +128,14 @@ class QosModel:
         at_s = self._time_of(snapshot.sent_s, now_s)
         went_back = at_s < self._now_s - self._short_window_s
         if at_s < self._now_s and not went_back and snapshot.gateway == self._gateway:
-            self._wrong.unordered += 1
+            self._wrong["unordered"] += 1
             return None
         if went_back:
             self._tallies.clear()
             self._blocks.forget()
             self._since_s = at_s
         if went_back or snapshot.gateway != self._gateway or snapshot.arrived_total < self._arrived:
-            self._wrong.restarts += self._gateway is not None
+            self._wrong["restarts"] += self._gateway is not None
             self._forget_counters(at_s)
         self._gateway = snapshot.gateway
         self._arrived = snapshot.arrived_total
@@ -191,7 +180,7 @@ class QosModel:
             self._readings,
             recent=[self._backlog.popleft() for _ in range(min(RECENT_MAX, len(self._backlog)))],
             anomalies=anomalies,
-            telemetry=self._telemetry(),
+            telemetry=TelemetryCounts(**self._wrong),
             window_s=self._short_window_s,
             span_s=self._span_s(window.start_s),
             at_s=self._now_s,
@@ -205,15 +194,9 @@ class QosModel:
             self._tallies,
             self._mismatches.all(),
             changes=self._blocks.changes.since(self._now_s - self._long_window_s),
-            telemetry=self._telemetry(),
+            telemetry=TelemetryCounts(**self._wrong),
             span_s=self._span_s(start_s),
             arrivals_span_s=self._span_s(max(start_s, self._gateway_since_s)),
             weights=self._weights,
             now_s=now_s,
-        )
-
-    def _telemetry(self) -> TelemetryCounts:
-        wrong = self._wrong
-        return TelemetryCounts(
-            late=wrong.late, duplicates=wrong.duplicates, ahead=wrong.ahead, unordered=wrong.unordered, restarts=wrong.restarts
         )

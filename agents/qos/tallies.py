@@ -10,16 +10,7 @@ import numpy as np
 
 from hmas.agents.qos import counters as col
 from hmas.agents.qos.counters import PaneRing
-from hmas.agents.qos.outcomes import (
-    Tally,
-    asked_tokens,
-    is_judged,
-    missed_in_queue,
-    missed_tpot,
-    missed_ttft,
-    served_late,
-    served_tokens,
-)
+from hmas.agents.qos.outcomes import Tally, asked_tokens, is_judged, missed_in_queue, missed_tpot, missed_ttft, served_late, served_tokens
 from hmas.agents.qos.readings import Growth
 from hmas.agents.qos.sketch import Counts, HeavyHitters, merged
 from hmas.controller.core.messages import Completion

@@ -1,6 +1,6 @@
 """Bounded sliding windows over telemetry, and figures computed from them. Pure."""
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from itertools import count
 from operator import itemgetter
@@ -17,51 +17,31 @@ class TimeWindow(Generic[T]):
         self._limit = limit
         self._rows: list[tuple[float, int, T]] = []
         self._tie = count()
-        self._start = 0
 
     def add(self, at_s: float, item: T) -> None:
         """Adds one item at its place in time."""
         # The running number decides between equal times, so items themselves are never compared.
-        insort(self._rows, (at_s, next(self._tie), item), lo=self._start, key=itemgetter(0, 1))
-        if len(self._rows) - self._start > self._limit:
-            self._drop(1)
+        insort(self._rows, (at_s, next(self._tie), item), key=itemgetter(0, 1))
+        del self._rows[: -self._limit]
 
     def prune(self, now_s: float) -> None:
         """Removes items older than the span."""
-        gone = self._start
-        while gone < len(self._rows) and self._rows[gone][0] < now_s - self._span_s:
-            gone += 1
-        self._drop(gone - self._start)
-
-    def since(self, at_s: float) -> list[T]:
-        """Returns the items of that time or later, oldest first."""
-        first = len(self._rows)
-        while first > self._start and self._rows[first - 1][0] >= at_s:
-            first -= 1
-        return [row[2] for row in self._rows[first:]]
+        del self._rows[: bisect_left(self._rows, now_s - self._span_s, key=itemgetter(0))]
 
     def all(self) -> list[T]:
         """Returns all items, oldest first."""
-        return [row[2] for row in self._rows[self._start :]]
+        return [row[2] for row in self._rows]
 
     def newest_first(self) -> Iterator[T]:
         """Returns all items, newest first."""
-        return (self._rows[place][2] for place in range(len(self._rows) - 1, self._start - 1, -1))
+        return (row[2] for row in reversed(self._rows))
 
     def clear(self) -> None:
         """Forgets everything."""
         self._rows.clear()
-        self._start = 0
 
     def __len__(self) -> int:
-        return len(self._rows) - self._start
-
-    def _drop(self, rows: int) -> None:
-        self._start += rows
-        # Cutting the head of a list moves all the rest, so it is done only when half of the list is unused.
-        if self._start * 2 > len(self._rows):
-            del self._rows[: self._start]
-            self._start = 0
+        return len(self._rows)
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:

@@ -3,6 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from hmas.agents.qos import counters as col
 from hmas.agents.qos.changes import Block, MixScorer, Watch
@@ -29,16 +30,13 @@ MIX_FLOOR = 0.6
 """About the deviation of the distance of two samples of one mix: 0.60 with two kinds, 0.71 with many (a chi variable's)."""
 
 
-class Lengths:
+class Lengths(NamedTuple):
     """Lengths of a block: their number, their sum, the sum of their logarithms."""
 
-    __slots__ = ("logs", "number", "start_s", "tokens")
-
-    def __init__(self, start_s: float, number: int, tokens: int, logs: float) -> None:
-        self.start_s = start_s
-        self.number = number
-        self.tokens = tokens
-        self.logs = logs
+    start_s: float
+    number: int
+    tokens: int
+    logs: float
 
 
 class WorkloadWatch:

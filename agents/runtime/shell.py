@@ -26,6 +26,7 @@ from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.core.messages import Event, Message, ModelReport, Severity
 from hmas.controller.runtime.clock import Clock
+from hmas.controller.runtime.notify import Notifier
 
 log = logging.getLogger(__name__)
 
@@ -100,19 +101,6 @@ class WorksBeside(Protocol):
         """Returns the next piece of side work, or None. The shell asks after batches and ticks, while no other piece runs."""
 
 
-class Notify(Protocol):
-    """The connection to the service manager (systemd's sd_notify)."""
-
-    def ready(self) -> None:
-        """Reports that the agent is ready."""
-
-    def watchdog(self) -> None:
-        """Reports that the agent has finished a cycle."""
-
-    def stopping(self) -> None:
-        """Reports that the agent is stopping."""
-
-
 @dataclass(slots=True)
 class ShellCounts:
     """Counts of what the shell has processed since its start."""
@@ -135,7 +123,7 @@ class AgentShell:
     bus: Bus
     clock: Clock
     instance: str = "0"
-    notify: Notify | None = None
+    notify: Notifier | None = None
     counts: ShellCounts = field(default_factory=ShellCounts)
     _told_s: float = field(default=-1.0, init=False)
     _ending: bool = field(default=False, init=False)
@@ -375,7 +363,7 @@ async def run_agent(
     *,
     stop: asyncio.Event | None = None,
     instance: str = "0",
-    notify: Notify | None = None,
+    notify: Notifier | None = None,
 ) -> None:
     """Runs the named agent until `stop` is set or the task is cancelled. Starts the bus and leaves it open for its owner to close.
 

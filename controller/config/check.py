@@ -227,19 +227,9 @@ def _text(kind: types.StrType) -> str:
 
 
 def _kind_word(value: Any) -> str:
-    match value:
-        case None:
-            return "nothing"
-        case bool():
-            return "a truth value"
-        case int():
-            return "an integer"
-        case float():
-            return "a number"
-        case str():
-            return "a text"
-        case list():
-            return "a list"
-        case Mapping():
-            return "a map"
-    return f"a {type(value).__name__}"
+    if value is None:
+        return "nothing"
+    # A truth value is an integer, too, and so stands before it.
+    kinds = {bool: " truth value", int: "n integer", float: " number", str: " text", list: " list", Mapping: " map"}
+    word = next((word for kind, word in kinds.items() if isinstance(value, kind)), f" {type(value).__name__}")
+    return f"a{word}"

@@ -12,15 +12,14 @@ from hmas.engines.registry import AUTO
 
 
 class GatewayConfig(Section, frozen=True):
-    """The OpenAI-compatible door."""
+    """The OpenAI-compatible server for clients."""
 
     host: Annotated[str, doc("address the gateway listens on")] = "127.0.0.1"
     port: Port = 8080
     admin_host: Annotated[str, doc("address of the operators' API; keep it on loopback")] = "127.0.0.1"
     admin_port: Port = 8081
     admin_token_sha256: Annotated[
-        str,
-        doc("hash of the bearer token of the operators' API; required when it is not on loopback", pattern=r"^([0-9a-f]{64})?$"),
+        str, doc("hash of the bearer token of the operators' API; required when it is not on loopback", pattern=r"^([0-9a-f]{64})?$")
     ] = ""
     no_auth: Annotated[bool, doc("serve without API keys; allowed only when host is a loopback address")] = False
     max_body_bytes: Annotated[int, doc("larger request bodies are refused with 413", ge=1024, le=1 << 30)] = 16 << 20
@@ -35,8 +34,7 @@ class GatewayConfig(Section, frozen=True):
         bool, doc("send a bounded prompt excerpt to the perception agent; false keeps prompts inside the gateway process")
     ] = True
     explain_kept: Annotated[
-        int,
-        doc("ended requests that `hmas explain` still knows, about 4 KB each; 0 keeps no traces at all", ge=0, le=1_000_000),
+        int, doc("ended requests that `hmas explain` still knows, about 4 KB each; 0 keeps none", ge=0, le=1_000_000)
     ] = 10_000
     explain_s: Annotated[Seconds, doc("how long `hmas explain` knows a request after its end")] = 3600.0
 
@@ -120,8 +118,7 @@ class EngineConfig(Section, frozen=True):
     )
     tp: Annotated[int, doc("GPUs that the model is split over; KV heads fewer than these are held twice", ge=1, le=1024)] = 1
     kv_cache_dtype: Annotated[
-        Literal["auto", "bfloat16", "float16", "float32", "fp8"],
-        doc("type of the KV cache; auto: that of the weights in config.json"),
+        Literal["auto", "bfloat16", "float16", "float32", "fp8"], doc("type of the KV cache; auto: that of the weights in config.json")
     ] = "auto"
     fence_margin: Annotated[
         Annotated[float, Meta(ge=0, lt=1)] | None, doc("delta_frag of Eq. 2 for this engine; null: that of scheduler")
@@ -132,8 +129,7 @@ class SchedulerConfig(Section, frozen=True):
     """The queue, its policy and its admission."""
 
     policy: Annotated[
-        ListedName,
-        doc("policy at start, and whenever no agent and no operator names another; `hmas policy list` has the names"),
+        ListedName, doc("policy at start, and whenever no agent and no operator names another; `hmas policy list` has the names")
     ] = DEFAULT_POLICY
     n_run: Annotated[int, doc("requests in flight per instance at start; 0 for the instance's ceiling", ge=0, le=4096)] = 0
     queue_limit: Annotated[int, doc("waiting requests beyond which new ones get 429", ge=1, le=1_000_000)] = SHIPPED.queue_limit
@@ -155,7 +151,7 @@ class SchedulerConfig(Section, frozen=True):
         Share,
         doc(
             "share of the predicted service TTFT that must still fit before the deadline: with 0 a request is overdue only "
-            "once its deadline has passed, with 1 the prediction is taken at its word"
+            "once its deadline has passed, with 1 the whole predicted time must fit"
         ),
     ] = SHIPPED.late_service_share
     overdue_wait_s: Annotated[Seconds, doc("with `demote`, most wait beyond the TTFT target; then 503 and Retry-After")] = (
@@ -231,7 +227,7 @@ class AgentsConfig(Section, frozen=True):
         bool,
         doc(
             "agents run only where a processor would else be idle (SCHED_IDLE on Linux), so that they never slow an engine on the same "
-            "machine; where none ever is, they fall silent and the gateway goes by its defaults; false: by `nice` alone"
+            "machine; where none ever is, they post nothing and the gateway uses its defaults; false: by `nice` alone"
         ),
     ] = True
     perception_min_confidence: Annotated[Share, doc("below it a task type is `unknown`")] = 0.5
@@ -252,21 +248,21 @@ class AgentsConfig(Section, frozen=True):
     model_promotion: Annotated[
         Literal["manual", "auto"],
         doc(
-            "what becomes of a model in the shadow (`hmas models shadow`) that live traffic shows to be better: "
-            "it is told, or it is put in force"
+            "what happens once live traffic shows a model in shadow mode (`hmas models shadow`) to be better: "
+            "it is reported, or it is activated"
         ),
     ] = "manual"
     model_shadow_completions: Annotated[
-        int, doc("completions that a model in the shadow is compared on before it may be called better", ge=100, le=10_000_000)
+        int, doc("completions on which a model in shadow mode is compared before it can count as better", ge=100, le=10_000_000)
     ] = 1000
-    model_shadow_margin: Annotated[Share, doc("share of its error by which it must be better than the one in force")] = 0.02
+    model_shadow_margin: Annotated[Share, doc("share by which its error must be lower than that of the active model")] = 0.02
     prediction_model: Annotated[
         str, doc("folder of a cost model; empty takes what `hmas models use prediction` chose, else the shipped one")
     ] = ""
     prediction_refit_completions: Annotated[
         int,
         doc(
-            "completions after which the cost model is trained on from telemetry and read along in the shadow; 0: never; "
+            "completions after which the cost model is refitted on telemetry and runs in shadow mode; 0: never; "
             "model_promotion says what becomes of it",
             ge=0,
             le=10_000_000,
@@ -287,8 +283,7 @@ class AgentsConfig(Section, frozen=True):
         ),
     ] = "twin"
     meta_judge: Annotated[
-        bool,
-        doc("ask the digital twin before another selector's proposal is followed; what it expects to be worse is dropped"),
+        bool, doc("ask the digital twin before another selector's proposal is followed; a proposal that it expects to be worse is dropped")
     ] = True
     meta_llm_url: Annotated[
         str,
@@ -320,9 +315,9 @@ class AgentsConfig(Section, frozen=True):
     statera_tuning: Annotated[
         str, doc("file with the gains of the outer loop, as `hmas tune statera` writes it; empty: gains that suit any engine")
     ] = ""
-    stale_after_s: Annotated[
-        Seconds, doc("without a word from statera or meta for this long, the gateway falls back to its configured controls")
-    ] = 15.0
+    stale_after_s: Annotated[Seconds, doc("silence of statera or meta after which the gateway falls back to its configured controls")] = (
+        15.0
+    )
 
 
 class LoggingConfig(Section, frozen=True):

@@ -26,8 +26,7 @@ class Declared:
         if self.ttft_ms is None and self.tpot_ms is None:
             return slo
         return Slo(
-            ttft_ms=slo.ttft_ms if self.ttft_ms is None else self.ttft_ms,
-            tpot_ms=slo.tpot_ms if self.tpot_ms is None else self.tpot_ms,
+            ttft_ms=slo.ttft_ms if self.ttft_ms is None else self.ttft_ms, tpot_ms=slo.tpot_ms if self.tpot_ms is None else self.tpot_ms
         )
 
 

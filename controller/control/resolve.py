@@ -150,12 +150,7 @@ def resolve(
     instances = {
         name: _instance(
             _base_controls(
-                configured,
-                ceiling,
-                fresh.get(name),
-                silent=name in statera,
-                stale_after_s=stale_after_s,
-                aside=(STATERA, WINDOWS) in aside,
+                configured, ceiling, fresh.get(name), silent=name in statera, stale_after_s=stale_after_s, aside=(STATERA, WINDOWS) in aside
             ),
             ceiling,
             decision,
@@ -198,17 +193,8 @@ def heard_of(
 ) -> Directives:
     """The result of `resolve` if statera has sent actions for some instances, and nothing else has changed or become stale.
 
-    Args:
-        before: The settings that were active before.
-        names: The instances concerned.
-        configured: As for `resolve`, like the following arguments.
-        ceilings: Ceilings of at least those instances.
-        meta: See `resolve`.
-        statera: See `resolve`.
-        override: See `resolve`.
-        now_s: See `resolve`.
-        stale_after_s: See `resolve`.
-        aside: See `resolve`.
+    `before`: the settings that were active before. `names`: the instances concerned; `ceilings` has at least these. All other arguments
+    are those of `resolve`.
     """
     decision = meta.word if meta is not None and meta.fresh(now_s, stale_after_s) else None
     instances = dict(before.instances)

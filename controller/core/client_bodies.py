@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from hmas.controller.core.client_systems import Draws, long_system, pick, short_system
+from hmas.controller.core.client_systems import Draws, long_system, pick, short_system, texts
 from hmas.controller.core.request_body import CHAT, COMPLETIONS
 
 LONG_SYSTEM_CHARS = 9000
@@ -37,32 +37,11 @@ class Shape(StrEnum):
     JSON_SCHEMA = "json-schema"
 
 
+_DATA: dict[str, Any] = texts()["bodies"]
 SYSTEM_SHARE = 0.5
 """Share of histories and of requests with tools that also have a system prompt."""
 EXCHANGES = {Shape.HISTORY_1: 1, Shape.HISTORY_4: 4, Shape.HISTORY_15: 15}
 """Number of exchanges before the question."""
-
-_TOOLS = (
-    ("search", "Search the web and return the best matches.", ("query", "language")),
-    ("get_weather", "Weather at a place, now or on a day of this week.", ("place", "day")),
-    ("read_file", "Read a file of the workspace.", ("path", "first_line", "last_line")),
-    ("run_sql", "Run a read-only query on the warehouse.", ("query",)),
-    ("send_mail", "Send a mail in the user's name, after the user has agreed.", ("to", "subject", "text")),
-    ("calculator", "Evaluate an arithmetic expression.", ("expression",)),
-    ("create_ticket", "Open a ticket for the support team.", ("title", "text", "priority")),
-    ("calendar_events", "Entries of the user's calendar between two days.", ("from", "to")),
-    ("lookup_order", "State of an order by its number.", ("order",)),
-)
-_RESULTS = (
-    {"status": "ok", "results": ["first match", "second match"]},
-    {"temperature": 17, "sky": "cloudy", "wind": "west"},
-    {"rows": [[1, "north", 41.2], [2, "south", 38.9]]},
-    {"order": "A-20931", "state": "sent", "expected": "Thursday"},
-    {"error": "nothing was found"},
-    {"text": "The file has 214 lines. The function begins in line 57 and returns in line 80."},
-)
-_CONFIRMED = ("Done. What else can I do?", "Here is what I found.", "I have looked it up for you.", "That worked.")
-_SCHEMA_FIELDS = ("answer", "title", "items", "reason", "confidence", "language", "score", "summary")
 
 
 def client_body(
@@ -151,8 +130,8 @@ def _history(count: int, exchanges: Sequence[tuple[str, str]]) -> list[dict[str,
 
 
 def _tools(rng: Draws) -> list[dict[str, Any]]:
-    first = int(rng.random() * len(_TOOLS))
-    chosen = [_TOOLS[(first + place) % len(_TOOLS)] for place in range(1 + int(rng.random() * 5))]
+    first = int(rng.random() * len(_DATA["tools"]))
+    chosen = [_DATA["tools"][(first + place) % len(_DATA["tools"])] for place in range(1 + int(rng.random() * 5))]
     return [
         {
             "type": "function",
@@ -171,7 +150,7 @@ def _tool_result(prompt: str, tools: list[dict[str, Any]], exchanges: Sequence[t
     function = tools[int(rng.random() * len(tools))]["function"]
     arguments = orjson.dumps(dict.fromkeys(function["parameters"]["required"], "...")).decode()
     call = {"id": "call_1", "type": "function", "function": {"name": function["name"], "arguments": arguments}}
-    result = orjson.dumps(_RESULTS[int(rng.random() * len(_RESULTS))]).decode()
+    result = orjson.dumps(_DATA["results"][int(rng.random() * len(_DATA["results"]))]).decode()
     called: list[dict[str, Any]] = [
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "call_1", "content": result},
@@ -179,10 +158,10 @@ def _tool_result(prompt: str, tools: list[dict[str, Any]], exchanges: Sequence[t
     if rng.random() < 0.5:
         return [_message("user", prompt), *called]
     earlier = exchanges[0][0] if exchanges else "Can you look that up for me?"
-    return [_message("user", earlier), *called, _message("assistant", pick(_CONFIRMED, rng)), _message("user", prompt)]
+    return [_message("user", earlier), *called, _message("assistant", pick(_DATA["confirmed"], rng)), _message("user", prompt)]
 
 
 def _schema(rng: Draws) -> dict[str, Any]:
-    first = int(rng.random() * len(_SCHEMA_FIELDS))
-    names = [_SCHEMA_FIELDS[(first + place) % len(_SCHEMA_FIELDS)] for place in range(1 + int(rng.random() * 4))]
+    first = int(rng.random() * len(_DATA["schema_fields"]))
+    names = [_DATA["schema_fields"][(first + place) % len(_DATA["schema_fields"])] for place in range(1 + int(rng.random() * 4))]
     return {"type": "object", "properties": {name: {"type": "string"} for name in names}, "required": names, "additionalProperties": False}

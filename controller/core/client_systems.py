@@ -2,10 +2,10 @@
 
 import json
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 TEXTS = "client_texts.json"
-"""The sentences, in the folder of this module: a set is `system` and `policies` under `training` or `judging`."""
+"""The sentences, in the folder of this module: a set is `system` and `policies` under `training` or `judging`; `bodies` are other parts."""
 
 
 class Draws(Protocol):
@@ -34,8 +34,13 @@ class Policies(NamedTuple):
     when: tuple[str, ...]
 
 
+def texts() -> Any:
+    """The content of the file."""
+    return json.loads(Path(__file__).with_name(TEXTS).read_bytes())
+
+
 def _read(name: str) -> tuple[Bank, Policies]:
-    found = json.loads(Path(__file__).with_name(TEXTS).read_bytes())[name]
+    found = texts()[name]
     return (
         Bank(**{field: tuple(texts) for field, texts in found["system"].items()}),
         Policies(**{field: tuple(texts) for field, texts in found["policies"].items()}),

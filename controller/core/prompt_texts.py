@@ -1,5 +1,7 @@
 """The texts of a request by their role: the question, the system prompt, the earlier messages. Pure, with bounded work and size."""
 
+from dataclasses import dataclass, field
+
 from hmas.engines.tokens import estimate_tokens
 
 EXCERPT_HEAD = 1200
@@ -82,6 +84,7 @@ class PromptTexts:
         return found
 
 
+@dataclass(slots=True)
 class Cut:
     """The bounded texts of a request.
 
@@ -92,24 +95,19 @@ class Cut:
         question_chars, question_tokens: Length of the whole question.
     """
 
-    __slots__ = ("excerpt", "history", "question_chars", "question_tokens", "system")
-
-    def __init__(self, excerpt: str, system: str, history: str, question_chars: int, question_tokens: int) -> None:
-        self.excerpt = excerpt
-        self.system = system
-        self.history = history
-        self.question_chars = question_chars
-        self.question_tokens = question_tokens
+    excerpt: str
+    system: str
+    history: str
+    question_chars: int
+    question_tokens: int
 
 
+@dataclass(slots=True)
 class _Message:
-    __slots__ = ("chars", "parts", "role", "tokens")
-
-    def __init__(self, role: str) -> None:
-        self.role = role
-        self.parts: list[str] = []
-        self.chars = 0
-        self.tokens = 0
+    role: str
+    parts: list[str] = field(default_factory=list)
+    chars: int = 0
+    tokens: int = 0
 
 
 def _rank(role: str) -> int:

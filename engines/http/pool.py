@@ -24,6 +24,9 @@ class Pool:
         url: `http://` or `https://`, host, and the port if it is not the scheme's default.
         connect_timeout_s: How long it may take to establish a connection.
         idle_timeout_s: Silence in the middle of a body, while a reader waits for it, after which the connection is dropped.
+
+    Attributes:
+        connections: All that are open.
     """
 
     def __init__(self, url: str, *, connect_timeout_s: float, idle_timeout_s: float) -> None:
@@ -37,13 +40,8 @@ class Pool:
         self._idle_timeout_s = idle_timeout_s
         self._round_s = min(1.0, idle_timeout_s / ROUNDS)
         self._idle: list[Connection] = []
-        self._open: set[Connection] = set()
+        self.connections: set[Connection] = set()
         self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def open(self) -> int:
-        """The number of open connections."""
-        return len(self._open)
 
     def free(self) -> Connection | None:
         """Returns the idle connection that was used last, None if there is none."""
@@ -70,7 +68,7 @@ class Pool:
                 lambda: Connection(self), self._host, self._port, ssl=self._tls, server_hostname=self._host if self._secure else None
             )
         _watch_peer(transport)
-        self._open.add(connection)
+        self.connections.add(connection)
         if self._timer is None:
             self._timer = loop.call_later(self._round_s, self._watch)
         return connection
@@ -81,10 +79,10 @@ class Pool:
             self._timer.cancel()
             self._timer = None
         self._idle.clear()
-        for connection in list(self._open):
+        for connection in list(self.connections):
             connection.drop()
         for _ in range(ROUNDS):
-            if self._open:
+            if self.connections:
                 await asyncio.sleep(0)
 
     def freed(self, connection: Connection) -> None:
@@ -94,13 +92,13 @@ class Pool:
 
     def lost(self, connection: Connection) -> None:
         """See `Owner`."""
-        self._open.discard(connection)
+        self.connections.discard(connection)
 
     def _watch(self) -> None:
         """One watch round: drops connections whose engine is silent, and connections that were idle for too long."""
         loop = asyncio.get_running_loop()
         limit = round(self._idle_timeout_s / self._round_s)
-        for connection in list(self._open):
+        for connection in list(self.connections):
             # The round in which the last bytes arrived is counted too, so one more has to pass.
             if connection.watched() > limit:
                 connection.drop(ConnectionBroken(f"silent for {self._idle_timeout_s:g} s"))
@@ -108,7 +106,7 @@ class Pool:
         for connection in [idle for idle in self._idle if not idle.usable or idle.idle_since_s <= oldest_s]:
             self._idle.remove(connection)
             connection.drop()
-        self._timer = loop.call_later(self._round_s, self._watch) if self._open else None
+        self._timer = loop.call_later(self._round_s, self._watch) if self.connections else None
 
 
 def _watch_peer(transport: asyncio.BaseTransport) -> None:

@@ -10,9 +10,10 @@ import msgspec
 import orjson
 
 from hmas.engines.base import EngineCapabilities, EngineSnapshot, KnobReport, Knobs
-from hmas.engines.client import EngineClient, HttpResponse
+from hmas.engines.client import EngineClient
 from hmas.engines.control import PluginEngine
 from hmas.engines.errors import EngineError
+from hmas.engines.http.exchange import Exchange
 from hmas.engines.sglang.answers import Counters, Load, Loads, ServerInfo, parse_answer, parse_counters
 
 CAP = "pp_max_micro_batch_size"
@@ -46,7 +47,7 @@ class SglangEngine(PluginEngine):
         self._settings_read_s = self._counters_read_s = float("-inf")
         self._counters = Counters()
 
-    async def send(self, path: str, body: bytes, headers: Mapping[str, str], *, request_id: str, priority: int = 0) -> HttpResponse:
+    async def send(self, path: str, body: bytes, headers: Mapping[str, str], *, request_id: str, priority: int = 0) -> Exchange:
         """Posts `body` with the gateway's id, and with the priority in SGLang's sign if SGLang orders its queue by priority."""
         fields: dict[str, object] = {}
         if _ID.fullmatch(request_id):

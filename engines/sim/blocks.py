@@ -27,18 +27,15 @@ class BlockPool:
         total: Number of all blocks.
         free: Blocks that can be taken: unused blocks, and blocks of cached units that no sequence holds.
         least_free: The lowest value of `free` so far.
-        hit_tokens: Prompt tokens found in the cache, since the start; `asked_tokens`: prompt tokens looked up.
     """
 
-    __slots__ = ("_idle", "_idle_blocks", "_units", "asked_tokens", "free", "hit_tokens", "least_free", "size", "total")
+    __slots__ = ("_idle", "_idle_blocks", "_units", "free", "least_free", "size", "total")
 
     def __init__(self, total: int, size: int) -> None:
         self.total = total
         self.size = size
         self.free = total
         self.least_free = total
-        self.hit_tokens = 0
-        self.asked_tokens = 0
         self._units: dict[int, _Unit] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()
         self._idle_blocks = 0
@@ -89,10 +86,7 @@ class BlockPool:
         """
         units = self._found(sequence) if sequence.hashes and not sequence.computed else 0
         if not units:
-            fits = self.needed(sequence.tokens) - sequence.blocks + held_back <= self.free
-            if fits and sequence.hashes and not sequence.computed:
-                self.asked_tokens += sequence.tokens
-            return fits
+            return self.needed(sequence.tokens) - sequence.blocks + held_back <= self.free
         per_unit = sequence.hash_tokens // self.size
         names = sequence.hashes[:units]
         idle = sum(not self._units[name].holders for name in names)
@@ -110,8 +104,6 @@ class BlockPool:
         sequence.units_seen = units
         sequence.blocks = units * per_unit
         sequence.computed = units * sequence.hash_tokens
-        self.asked_tokens += sequence.tokens
-        self.hit_tokens += sequence.computed
         return True
 
     def register(self, sequence: Sequence, computed: int) -> None:

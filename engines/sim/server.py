@@ -7,16 +7,280 @@ The server has these paths besides the OpenAI ones: `GET /sim/state` (an `Engine
 `x-request-id`). A body's `"sim": {"output_tokens": N}` sets the answer's true length, `"sim": {"prompt_tokens": N}` the prompt's.
 """
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Annotated, TypeVar
+from uuid import uuid4
 
+import msgspec
+import orjson
 from aiohttp import web
+from aiohttp.http import HttpVersion11
 
-from hmas.engines.sim.handlers import SimServer
-from hmas.engines.sim.model import EngineModel
-from hmas.engines.sim.streams import Fault
+from hmas.engines.base import Knobs
+from hmas.engines.errors import EngineError
+from hmas.engines.sim.model import EngineModel, SimRequest
+from hmas.engines.sim.reply import Reply, Tally, embed, render_metrics
+from hmas.engines.sim.streams import GARBAGE, HTML, Driver, Fault, Faulty, Sink, Stream, Whole, parse_fault, reset
+from hmas.engines.sim.wire import Ask, Refused, parse_chat, parse_completion
+
+T = TypeVar("T")
 
 MAX_BODY_BYTES = 64 << 20
+MAX_LIVE_REQUESTS = 50_000
+MAX_ID_CHARS = 128
+SSE_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class _FaultOrder(msgspec.Struct, forbid_unknown_fields=True):
+    fault: str | None
+    times: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    everywhere: bool = False
+
+
+class _AbortOrder(msgspec.Struct):
+    request_ids: list[str]
+
+
+class SimServer:
+    """The handlers over one driver.
+
+    Args:
+        model: The engine.
+        model_name: The name under which it serves its model.
+        name: The instance's name in snapshots.
+        now_s: A clock: seconds since the epoch, never going back.
+        fault: A fault that is active from the start.
+        settle: As in `Driver`.
+    """
+
+    def __init__(
+        self,
+        model: EngineModel,
+        model_name: str,
+        name: str,
+        *,
+        now_s: Callable[[], float],
+        fault: Fault | None,
+        settle: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._driver = Driver(model, settle)
+        self._model_name = model_name
+        self._name = name
+        self._now_s = now_s
+        self._fault = fault
+        self._fault_uses = 0
+        self._draining = False
+        self._ended: Counter[str] = Counter({"stop": 0, "length": 0, "abort": 0})
+        self._live_ids: dict[str, set[str]] = {}
+        self._sequence = 0
+
+    async def heartbeat(self, _app: web.Application) -> AsyncIterator[None]:
+        """Runs the engine during the lifetime of the application."""
+        task = asyncio.create_task(self._driver.run(), name=f"engine {self._name}")
+        yield
+        task.cancel()
+        await asyncio.wait([task])
+
+    async def drain(self, _app: web.Application) -> None:
+        """Refuses new requests while the running ones end."""
+        self._draining = True
+
+    @web.middleware
+    async def guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Applies faults, and answers every error with an OpenAI error document."""
+        fault = self._fault_for(request.path)
+        try:
+            if fault is not None and fault.before_head:
+                return _misbehave(fault, request)
+            return await handler(request)
+        except Refused as error:
+            return web.Response(status=error.status, body=error.document(), content_type="application/json")
+        except web.HTTPException as error:
+            if error.status < 400:
+                raise
+            refused = Refused(error.status, f"{request.method} {request.path}: {error.reason}", kind="HTTPError")
+            return web.Response(status=error.status, body=refused.document(), content_type="application/json")
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        """POST /v1/chat/completions."""
+        return await self._generate(request, parse_chat)
+
+    async def completion(self, request: web.Request) -> web.StreamResponse:
+        """POST /v1/completions."""
+        return await self._generate(request, parse_completion)
+
+    async def embeddings(self, request: web.Request) -> web.Response:
+        """POST /v1/embeddings."""
+        return _json(embed(await request.read(), model=self._model_name))
+
+    async def models(self, _request: web.Request) -> web.Response:
+        """GET /v1/models."""
+        profile = self._driver.model.profile
+        card = {"id": self._model_name, "object": "model", "created": int(self._now_s()), "owned_by": "hmas", "root": profile.model}
+        return _json(orjson.dumps({"object": "list", "data": [card | {"parent": None, "max_model_len": profile.max_model_len}]}))
+
+    async def health(self, _request: web.Request) -> web.Response:
+        """GET /health: 200 with an empty body, 503 while draining."""
+        return web.Response(status=503 if self._draining else 200)
+
+    async def version(self, _request: web.Request) -> web.Response:
+        """GET /version."""
+        model = self._driver.model
+        return _json(orjson.dumps({"version": f"sim/{model.profile.name}", "scheduling_policy": model.order}))
+
+    async def metrics(self, _request: web.Request) -> web.Response:
+        """GET /metrics."""
+        model = self._driver.model
+        snapshot = model.snapshot(self._name, self._now_s())
+        body = render_metrics(snapshot, model.profile, model_name=self._model_name, ended=self._ended, stalled_s=self._driver.stalled_s)
+        return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
+    async def state(self, _request: web.Request) -> web.Response:
+        """GET /sim/state."""
+        return _json(msgspec.json.encode(self._driver.model.snapshot(self._name, self._now_s())))
+
+    async def knobs(self, request: web.Request) -> web.Response:
+        """POST /sim/knobs."""
+        order = _decoded(await request.read(), Knobs)
+        return _json(msgspec.json.encode(self._driver.model.apply_knobs(order)))
+
+    async def set_fault(self, request: web.Request) -> web.Response:
+        """POST /sim/fault."""
+        order = _decoded(await request.read(), _FaultOrder)
+        self._fault = None
+        self._fault_uses = 0
+        if order.fault is not None:
+            try:
+                fault = parse_fault(order.fault)
+            except EngineError as error:
+                raise Refused(400, str(error), param="fault") from error
+            self._fault = msgspec.structs.replace(fault, times=order.times, everywhere=order.everywhere)
+        return _json(msgspec.json.encode({"fault": self._fault}))
+
+    async def abort(self, request: web.Request) -> web.Response:
+        """POST /abort_requests: answers with the ids that were in flight."""
+        order = _decoded(await request.read(), _AbortOrder)
+        aborted = []
+        for given in order.request_ids:
+            live = self._live_ids.get(given.removeprefix("chatcmpl-").removeprefix("cmpl-"), set())
+            ended = [inner for inner in sorted(live) if self._driver.abort(inner)]
+            aborted += [given] if ended else []
+        return _json(orjson.dumps({"aborted": aborted}))
+
+    async def _generate(self, request: web.Request, parse: Callable[..., Ask]) -> web.StreamResponse:
+        if self._draining:
+            raise Refused(503, "the engine is shutting down", kind="ServiceUnavailableError")
+        model = self._driver.model
+        if model.running + model.waiting >= MAX_LIVE_REQUESTS:
+            raise Refused(503, f"the engine holds {MAX_LIVE_REQUESTS} requests", kind="ServiceUnavailableError")
+        ask = parse(await request.read(), model=self._model_name, max_model_len=model.profile.max_model_len)
+        outer = request.headers.get("X-Request-Id", "")[:MAX_ID_CHARS] or uuid4().hex
+        self._sequence += 1
+        inners = [f"{outer}#{self._sequence}.{index}" for index in range(ask.answers)]
+        self._live_ids.setdefault(outer, set()).update(inners)
+        ended = "abort"
+        try:
+            replies = self._replies(ask, f"{'chatcmpl' if ask.chat else 'cmpl'}-{outer}")
+            fault = self._take_fault()
+            if model.profile.request_ms:
+                await asyncio.sleep(model.profile.request_ms / 1000.0)
+            answer = await (self._stream if ask.stream else self._whole)(request, ask, replies, inners, fault)
+            ended = ask.finish if ask.finish == "length" else "stop"
+        finally:
+            self._ended[ended] += 1
+            for inner in inners:
+                self._driver.drop(inner)
+            self._live_ids[outer].difference_update(inners)
+            if not self._live_ids[outer]:
+                del self._live_ids[outer]
+        return answer
+
+    def _replies(self, ask: Ask, answer_id: str) -> list[Reply]:
+        """Makes one reply for each answer that the request asks for."""
+        tally, created_s = Tally(ask.answers), int(self._now_s())
+        return [
+            Reply(ask, answer_id=answer_id, model=self._model_name, created_s=created_s, index=index, tally=tally)
+            for index in range(ask.answers)
+        ]
+
+    async def _stream(
+        self, request: web.Request, ask: Ask, replies: Sequence[Reply], inners: Sequence[str], fault: Fault | None
+    ) -> web.StreamResponse:
+        response = web.StreamResponse(headers=SSE_HEADERS)
+        await response.prepare(request)
+        transport = request.transport
+        if transport is None:
+            raise ConnectionResetError("the client left before the head was written")
+        ends: list[asyncio.Future[None]] = []
+        for reply, inner in zip(replies, inners, strict=True):
+            ends.append(asyncio.get_running_loop().create_future())
+            stream = Stream(reply, transport, ends[-1], chunked=request.version >= HttpVersion11)
+            self._start(ask, inner, Faulty(stream, fault, transport) if fault is not None else stream)
+        await asyncio.gather(*ends)
+        if not transport.is_closing():
+            await response.write_eof()
+        return response
+
+    async def _whole(
+        self, request: web.Request, ask: Ask, replies: Sequence[Reply], inners: Sequence[str], fault: Fault | None
+    ) -> web.StreamResponse:
+        transport = request.transport
+        if transport is None:
+            raise ConnectionResetError("the client left before it was answered")
+        ends: list[asyncio.Future[tuple[int, bool]]] = []
+        breaks = fault is not None and fault.kind != "half-sse"
+        for inner in inners:
+            ends.append(asyncio.get_running_loop().create_future())
+            whole = Whole(transport, ends[-1])
+            self._start(ask, inner, Faulty(whole, fault, transport) if fault is not None and breaks else whole)
+        counts = await asyncio.gather(*ends)
+        choices = [reply.choice(tokens, aborted=aborted) for reply, (tokens, aborted) in zip(replies, counts, strict=True)]
+        body = replies[0].whole(choices)
+        return _json(body[: len(body) // 2] if fault is not None else body)
+
+    def _start(self, ask: Ask, inner: str, sink: Sink) -> None:
+        request = SimRequest(inner, ask.prompt_tokens, ask.output_tokens, ask.priority, self._now_s())
+        self._driver.start(request, sink)
+
+    def _fault_for(self, path: str) -> Fault | None:
+        """The fault that replaces the answer on this path, None if there is none."""
+        fault = self._fault
+        if fault is None or path == "/sim/fault" or not (fault.everywhere or (path.startswith("/v1/") and path != "/v1/models")):
+            return None
+        return self._take_fault() if fault.before_head else None
+
+    def _take_fault(self) -> Fault | None:
+        fault = self._fault
+        if fault is None or (fault.times is not None and self._fault_uses >= fault.times):
+            return None
+        self._fault_uses += 1
+        return fault
+
+
+def _misbehave(fault: Fault, request: web.Request) -> web.StreamResponse:
+    if fault.kind == "reset-before" and request.transport is not None:
+        reset(request.transport)
+    if fault.kind == "garbage":
+        return web.Response(body=GARBAGE, headers=SSE_HEADERS)
+    if fault.kind == "status":
+        raise Refused(fault.value, f"status {fault.value} on demand", kind="InternalServerError")
+    return web.Response(body=HTML, content_type="text/html")
+
+
+def _json(body: bytes) -> web.Response:
+    return web.Response(body=body, content_type="application/json")
+
+
+def _decoded(data: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.DecodeError as error:
+        raise Refused(400, str(error)) from error
 
 
 def create_app(

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from hmas.cli.output import duration_words
+from hmas.cli.output import EXIT_FAILED, duration_words, show
 from hmas.cli.values import Duration
 from hmas.controller.admin.client import AdminClient
 from hmas.controller.config.derived import url_of
@@ -81,6 +81,12 @@ def holds(command: Callable[..., Any]) -> Callable[..., Any]:
 def held_words(hold: Mapping[str, Any]) -> str:
     """How long something is held, as text."""
     return f"for {duration_words(hold['for_s'])}" if hold["for_s"] else FOREVER
+
+
+def show_released(ctx: click.Context, document: Any, text: Callable[[Any], str], otherwise: str, *, as_json: bool) -> None:
+    """Writes what applies after a release, or `otherwise` if nothing was held; the exit code is 1 then."""
+    show(document, lambda found: text(found) if found["released"] else otherwise, as_json=as_json)
+    ctx.exit(0 if document["released"] else EXIT_FAILED)
 
 
 def _login_name() -> str:

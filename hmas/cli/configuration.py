@@ -1,6 +1,8 @@
-"""`hmas config`: checks a file, prints an example, prints the reference."""
+"""`hmas config`: checks a file, prints an example, prints the reference. `hmas key`: makes keys, of which only hashes are stored."""
 
+import hashlib
 import os
+import secrets
 
 import click
 import msgspec
@@ -10,6 +12,8 @@ from hmas.cli.output import EXIT_FAILED, complain, example, hint, json_option, s
 from hmas.controller.config.loader import ConfigMistakes, advice, example_config, load_config, reference
 from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import ConfigError
+
+KEY_BYTES = 32
 
 
 @click.group()
@@ -64,3 +68,27 @@ def shown(loaded: Config) -> Config:
     if "@" not in rest:
         return loaded
     return msgspec.structs.replace(loaded, bus=msgspec.structs.replace(loaded.bus, url=f"{scheme}{separator}***@{rest.rsplit('@', 1)[1]}"))
+
+
+@click.group()
+def key() -> None:
+    """Make API keys and tokens."""
+
+
+@key.command("new", epilog=example("hmas key new --tenant team-a"))
+@click.option("--tenant", metavar="NAME", default="team-a", show_default=True, help="Tenant that the snippet is written for.")
+@click.option("--admin", is_flag=True, help="Make the operators' token instead.")
+@json_option
+def new(tenant: str, admin: bool, as_json: bool) -> None:
+    """Print a new random key, once, and the hash that goes into the configuration.
+
+    The key itself is not stored anywhere: copy it now.
+    """
+    secret = f"hmas-{secrets.token_urlsafe(KEY_BYTES)}"
+    digest = hashlib.sha256(secret.encode()).hexdigest()
+    if as_json:
+        say_json({"key": secret, "sha256": digest, "for": "admin" if admin else tenant})
+        return
+    snippet = f'gateway:\n  admin_token_sha256: "{digest}"' if admin else f'tenants:\n  {tenant}:\n    key_sha256:\n      - "{digest}"'
+    used = "set HMAS_ADMIN_TOKEN to it" if admin else "clients send it as `Authorization: Bearer KEY`"
+    say(f"key:    {secret}\nsha256: {digest}\n\nShown this once; {used}. Into the configuration:\n\n{snippet}")

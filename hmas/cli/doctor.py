@@ -1,21 +1,276 @@
-"""`hmas doctor`: checks the installation and says what to fix."""
+"""`hmas doctor`: checks the installation, one thing at a time, and says what to fix."""
 
+import asyncio
 import os
-from collections.abc import Iterator
-from dataclasses import asdict
-from typing import Any
+import platform
+import resource
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import click
+import redis
 
 from hmas.agents.meta.make import SELECTOR_PLUGINS
 from hmas.agents.perception.readers import READER_PLUGINS
 from hmas.agents.statera.agent import LAW_PLUGINS
-from hmas.cli import checks
 from hmas.cli.admin import admin_url_option, config_option, connect, read_config
 from hmas.cli.output import EXIT_FAILED, example, json_option, say, say_json, table
+from hmas.controller.bus.embedded import LEAST_VERSION, find_server
+from hmas.controller.config.derived import bus_dir, overrides_dir, state_dir
+from hmas.controller.config.loader import advice
+from hmas.controller.config.override_directory import OverrideDirectory
 from hmas.controller.config.plugins import Plugin, load_plugins
-from hmas.controller.core.errors import AdminError, ConfigError
+from hmas.controller.config.schema import Config, EngineConfig
+from hmas.controller.control.overrides import conflicts
+from hmas.controller.core.errors import AdminError, BusError, ConfigError
+from hmas.controller.runtime.clock import SystemClock
+from hmas.controller.runtime.ports import bind_error
+from hmas.engines.registry import connect_engine
 from hmas.workloads.catalogue import WORKLOAD_PLUGINS
+
+State = Literal["OK", "WARN", "FAIL"]
+LEAST_FILES = 4096
+LEAST_DISK_MB = 200
+MAX_SKEW_S = 2.0
+TIMEOUT_S = 3.0
+OUTSIDE_SHARE = 0.05
+"""Share of requests with an input outside of a model's training data above which there is a warning."""
+ASIDE = "the gateway serves by its own defaults until the answers are better; where they stay worse, leave the agent out by agents.only"
+ENGINE_DOWN = "start it, or correct its address; the other engines serve meanwhile"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding.
+
+    Attributes:
+        found: What was found.
+        do: What to do about it; empty if all is in order.
+    """
+
+    name: str
+    state: State
+    found: str
+    do: str = ""
+
+
+def check_python() -> Iterator[Check]:
+    """The Python interpreter and the operating system."""
+    words = f"Python {platform.python_version()} on {platform.system()} {platform.release()}, {os.cpu_count()} processors"
+    if not hasattr(os, "pidfd_open"):
+        yield Check("python", "FAIL", words, "`hmas up` needs Linux 5.3 or newer")
+    else:
+        yield Check("python", "OK", words)
+
+
+def check_limits() -> Iterator[Check]:
+    """Open files: every client and every engine connection takes one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < LEAST_FILES:
+        raised = f"`ulimit -n {min(hard, 65_536) if hard > 0 else 65_536}`, or LimitNOFILE= in the unit"
+        yield Check("open files", "WARN", f"limit {soft}", f"raise it to {LEAST_FILES} or more: {raised}")
+    else:
+        yield Check("open files", "OK", f"limit {soft}")
+
+
+def check_advice(config: Config, env: Mapping[str, str]) -> Iterator[Check]:
+    """Settings that are allowed but probably not intended."""
+    words = advice(config, env)
+    yield from (Check("config", "WARN", word) for word in words)
+    if not words:
+        yield Check("config", "OK", f"{len(config.engines)} engines, {len(config.tenants)} tenants")
+
+
+def check_plugins(plugins: Sequence[Plugin]) -> Iterator[Check]:
+    """What installed plugins add to H-MAS."""
+    for plugin in plugins:
+        if plugin.refused:
+            found = f"{plugin} is skipped: {plugin.refused}"
+            yield Check("plugins", "WARN", found, "mend or uninstall it (docs/extending.md)")
+    used = [f"{plugin.name} ({plugin.group})" for plugin in plugins if not plugin.refused]
+    if len(used) == len(plugins):
+        yield Check("plugins", "OK", ", ".join(used) or "none")
+
+
+def check_state_dir(config: Config) -> Iterator[Check]:
+    """The folder of sockets and data."""
+    path = state_dir(config)
+    there = path
+    while not there.exists():
+        there = there.parent
+    if not os.access(there, os.W_OK | os.X_OK):
+        yield Check("state_dir", "FAIL", f"{path} cannot be written", "give this user the right to write there, or set another state_dir")
+        return
+    free_mb = shutil.disk_usage(there).free >> 20
+    if free_mb < LEAST_DISK_MB:
+        yield Check("state_dir", "WARN", f"{path}, {free_mb} MB free", f"free at least {LEAST_DISK_MB} MB")
+    else:
+        yield Check("state_dir", "OK", f"{path}, {free_mb} MB free")
+
+
+def check_overrides(config: Config) -> Iterator[Check]:
+    """The override directory and every file in it."""
+    directory = OverrideDirectory(overrides_dir(config))
+    now_s = SystemClock().now_s()
+    result = directory.scan(now_s)
+    for error in result.errors:
+        yield Check("overrides", "WARN", f"{error.file}: {error.message}", "mend or remove the file")
+    for conflict in conflicts(result.overrides, now_s):
+        what = f"{conflict.setting}: {conflict.winner} wins over {', '.join(conflict.losers)}"
+        yield Check("overrides", "WARN", what, "`hmas override list`, then clear what is no longer meant")
+    ended = sum(not override.active(now_s) for override in result.overrides)
+    if not result.errors:
+        yield Check("overrides", "OK", f"{directory.path}, {len(result.overrides) - ended} in force, {ended} ended")
+
+
+def check_bus(config: Config) -> Iterator[Check]:
+    """The configured bus server, or the one that would be started."""
+    socket = bus_dir(config) / "r.sock"
+    if config.bus.url or socket.exists():
+        yield _ask_bus(config.bus.url or f"unix://{socket}", started=not config.bus.url)
+        return
+    try:
+        binary = find_server()
+    except BusError as error:
+        yield Check("bus", "FAIL", "no server configured and none to start", str(error))
+        return
+    yield Check("bus", "OK", f"`hmas up` starts {binary.path.name} {binary.version} from {binary.origin}")
+
+
+def _ask_bus(url: str, *, started: bool) -> Check:
+    shown = url.rsplit("@", 1)[-1]
+    do = "start it, or correct bus.url" if not started else "left by an earlier run; `hmas up` starts a new server"
+    try:
+        with redis.Redis.from_url(url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S) as client:
+            info: dict[str, Any] = client.info("server")
+            seconds, micros = client.time()
+    except (redis.RedisError, ValueError, OSError) as error:
+        return Check("bus", "FAIL" if not started else "WARN", f"{shown} does not answer: {error}", do)
+    version = str(info.get("valkey_version") or info.get("redis_version", "?"))
+    compatible = tuple(int(part) for part in str(info.get("redis_version", "0")).split(".")[:2] if part.isdigit())
+    # A new clock shows the machine's current wall time.
+    skew_s = SystemClock().now_s() - (seconds + micros / 1e6)
+    if compatible < LEAST_VERSION:
+        return Check("bus", "FAIL", f"{shown}, version {version}", "use Redis 7.0, Valkey 7.2 or newer")
+    if abs(skew_s) > MAX_SKEW_S:
+        return Check("bus", "WARN", f"{shown}, version {version}, its clock is {skew_s:+.1f} s off", "synchronise the clocks (NTP)")
+    return Check("bus", "OK", f"{shown}, version {version}")
+
+
+def check_engines(config: Config, env: Mapping[str, str]) -> Iterator[Check]:
+    """Whether each engine answers, and its kind."""
+    if config.engines:
+        yield from asyncio.run(_ask_engines(config.engines, env))
+
+
+async def _ask_engines(engines: list[EngineConfig], env: Mapping[str, str]) -> list[Check]:
+    return list(await asyncio.gather(*(_ask_engine(engine, env) for engine in engines)))
+
+
+async def _ask_engine(config: EngineConfig, env: Mapping[str, str]) -> Check:
+    name = f"engine {config.name}"
+    engine = await connect_engine(
+        name=config.name,
+        url=config.url,
+        kind=config.kind,
+        api_key=env.get(config.api_key_env, ""),
+        control_token=env.get(config.control_token_env, ""),
+        connect_timeout_s=TIMEOUT_S,
+    )
+    try:
+        snapshot = await engine.snapshot(SystemClock().now_s())
+    finally:
+        await engine.close()
+    if not snapshot.healthy:
+        return Check(name, "FAIL", f"{config.url}: {snapshot.detail}", ENGINE_DOWN)
+    able = engine.capabilities
+    knobs = ", ".join(able.live_knobs) or "none"
+    words = f"{config.url}: {able.kind} {able.version}".rstrip() + f"; live knobs: {knobs}"
+    if not able.load_signals:
+        return Check(name, "WARN", words, "it shows no load figures (/metrics), so the window is steered by latencies alone")
+    return Check(name, "OK", words)
+
+
+def check_gateway(config: Config, status: dict[str, Any] | None, trouble: str) -> Iterator[Check]:
+    """The running gateway, its agents and its clock; if no gateway runs, whether its ports are free."""
+    if status is None:
+        yield Check("gateway", "WARN", trouble, "start it with `hmas up`, or name it with --admin")
+        yield from _check_ports(config)
+        return
+    if status["ready"]:
+        yield Check("gateway", "OK", f"{status['gateway']}, version {status['version']}, policy {status['policy']['name']}")
+    else:
+        yield Check("gateway", "FAIL", "not ready: " + "; ".join(status["not_ready_because"]), "see the engines and the gateway's log")
+    skew_s = SystemClock().now_s() - (status["started_s"] + status["uptime_s"])
+    if abs(skew_s) > MAX_SKEW_S:
+        do = "the machine's clock was set after the gateway started: restart gateway and agents, or each drops the other's messages"
+        yield Check("clock", "WARN", f"the gateway's clock is {-skew_s:+.1f} s off", do)
+    else:
+        yield Check("clock", "OK", f"the gateway's clock agrees within {MAX_SKEW_S:g} s")
+    if not status["bus"]["connected"]:
+        yield Check("gateway's bus", "FAIL", status["bus"]["detail"], "serving goes on with fallbacks; bring the bus back")
+    own = {engine.name for engine in config.engines}
+    yield from (_known_engine(item) for item in status["instances"] if item["name"] not in own)
+    yield from check_agents(config, status["agents"])
+
+
+def _known_engine(item: dict[str, Any]) -> Check:
+    name, words = f"engine {item['name']}", f"{item['url']}: {item['kind']} {item['version']}, known to the gateway"
+    return Check(name, "OK", words) if item["healthy"] else Check(name, "FAIL", f"{item['url']}: {item['detail']}", ENGINE_DOWN)
+
+
+def check_agents(config: Config, agents: dict[str, Any]) -> Iterator[Check]:
+    """Every agent: whether it sends, and whether its answers are used."""
+    if not agents["enabled"]:
+        yield Check("agents", "OK", "switched off: policy and windows stay as configured")
+        return
+    for name, agent in agents.items():
+        if not isinstance(agent, dict) or not agent.get("sends_here", True):
+            continue
+        if not agent.get("runs", True):
+            yield Check(f"agent {name}", "OK", "left out by agents.only")
+            continue
+        aside = [f"{one['answers']}: {one['words']}" for one in agent.get("answers", ()) if one["set_aside"]]
+        if aside:
+            yield Check(f"agent {name}", "WARN", f"set aside, worse than the gateway's own defaults: {'; '.join(aside)}", ASIDE)
+        age_s = agent["age_s"]
+        if age_s is None:
+            yield Check(f"agent {name}", "WARN", "sent nothing yet", "normal before the first requests; else see its log")
+        elif name in ("meta", "statera") and age_s > config.agents.stale_after_s:
+            do = "the gateway uses its configured controls; see the agent's log, restart it"
+            yield Check(f"agent {name}", "FAIL", f"silent for {age_s:.0f} s", do)
+        else:
+            yield Check(f"agent {name}", "OK", f"sent {age_s:.0f} s ago")
+
+
+def _check_ports(config: Config) -> Iterator[Check]:
+    gateway = config.gateway
+    for name, host, port in (("port", gateway.host, gateway.port), ("admin port", gateway.admin_host, gateway.admin_port)):
+        taken = bind_error(host, port)
+        if taken:
+            yield Check(name, "FAIL", f"{host}:{port}: {taken}", f"stop what uses it (`ss -ltnp | grep :{port}`), or choose another port")
+        else:
+            yield Check(name, "OK", f"{host}:{port} is free")
+
+
+def check_models(reports: list[dict[str, Any]]) -> Iterator[Check]:
+    """Whether the agents' models get inputs like those of their training; skips models without any input."""
+    for report in reports:
+        if report["role"] != "active" or not report["requests"]:
+            continue
+        name = f"model {report['model']} of {report['agent']}" + (f" {report['instance']}" if report["instance"] else "")
+        # Meta's model gets long views, not requests.
+        asked = f"{report['requests']} {'long views' if report['agent'] == 'meta' else 'requests'}"
+        outside = {key.partition("/")[2]: count for key, count in report["figures"].items() if key.startswith("out_of_range/")}
+        many = {key: count for key, count in sorted(outside.items()) if count > OUTSIDE_SHARE * report["requests"]}
+        if many:
+            words = ", ".join(f"{key} {count:.0f} times" for key, count in many.items())
+            do = "its answers on such inputs are worth less; train it on traffic like yours (`hmas train`), and compare it in the shadow"
+            yield Check(name, "WARN", f"of {asked} outside of what it was trained on: {words}", do)
+        else:
+            yield Check(name, "OK", f"{asked}, within {OUTSIDE_SHARE:.0%} like those that it was trained on")
 
 
 @click.command(epilog=example("hmas doctor --config hmas.yaml"))
@@ -40,25 +295,25 @@ def doctor(ctx: click.Context, *, as_json: bool, admin_url: str | None, config_f
     ctx.exit(EXIT_FAILED if failed else 0)
 
 
-def examine(admin_url: str | None, config_file: str | None) -> Iterator[checks.Check]:
+def examine(admin_url: str | None, config_file: str | None) -> Iterator[Check]:
     """Every check. Without a usable configuration, only the checks that do not need one."""
-    yield from checks.check_python()
-    yield from checks.check_limits()
-    yield from checks.check_plugins(all_plugins())
+    yield from check_python()
+    yield from check_limits()
+    yield from check_plugins(all_plugins())
     try:
         config = read_config(config_file)
     except ConfigError as error:
-        yield checks.Check("config", "FAIL", str(error), "mend it; `hmas config check` says the same")
+        yield Check("config", "FAIL", str(error), "mend it; `hmas config check` says the same")
         return
-    yield from checks.check_advice(config, os.environ)
-    yield from checks.check_state_dir(config)
-    yield from checks.check_overrides(config)
-    yield from checks.check_bus(config)
-    yield from checks.check_engines(config, os.environ)
+    yield from check_advice(config, os.environ)
+    yield from check_state_dir(config)
+    yield from check_overrides(config)
+    yield from check_bus(config)
+    yield from check_engines(config, os.environ)
     status, trouble = _status(admin_url, config_file)
-    yield from checks.check_gateway(config, status, trouble)
+    yield from check_gateway(config, status, trouble)
     if status is not None:
-        yield from checks.check_models(status.get("models", []))
+        yield from check_models(status.get("models", []))
 
 
 def all_plugins() -> tuple[Plugin, ...]:

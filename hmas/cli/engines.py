@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from hmas.cli.admin import held_words, holds, takes_client
+from hmas.cli.admin import held_words, holds, show_released, takes_client
 from hmas.cli.engine_plugin import plugin
 from hmas.cli.output import duration_words, example, json_option, say, say_json, show, table
 from hmas.controller.admin.client import AdminClient
@@ -49,14 +49,8 @@ def drain(client: AdminClient, *, name: str, hold: dict[str, Any], as_json: bool
 @takes_client
 def undrain(client: AdminClient, ctx: click.Context, *, name: str, as_json: bool) -> None:
     """Let engine NAME receive requests again. Exit code 1 if it was not drained by `engines drain`."""
-    document = client.undrain_engine(name)
-    if as_json:
-        say_json(document)
-    elif document["released"]:
-        say(engine_table(document["engines"]))
-    else:
-        say(f"{name} was not drained by `hmas engines drain`; see `hmas override list`")
-    ctx.exit(0 if document["released"] else 1)
+    otherwise = f"{name} was not drained by `hmas engines drain`; see `hmas override list`"
+    show_released(ctx, client.undrain_engine(name), lambda found: engine_table(found["engines"]), otherwise, as_json=as_json)
 
 
 def engine_table(document: list[dict[str, Any]]) -> str:

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from hmas.cli.admin import held_words, holds, takes_client
+from hmas.cli.admin import held_words, holds, show_released, takes_client
 from hmas.cli.output import example, json_option, say, say_json, table
 from hmas.cli.output import show as show_result
 from hmas.controller.admin.client import AdminClient
@@ -62,14 +62,8 @@ def set_knobs(
 @takes_client
 def release(client: AdminClient, ctx: click.Context, *, instance: str, as_json: bool) -> None:
     """Return the knobs forced for INSTANCE (or '*') to the agents. Exit code 1 if there were none."""
-    document = client.release_knobs(instance)
-    if as_json:
-        say_json(document)
-    elif document["released"]:
-        say(_knob_table(document))
-    else:
-        say(f"no controls were held for {instance!r} by `hmas knobs set`; see `hmas override list`")
-    ctx.exit(0 if document["released"] else 1)
+    otherwise = f"no controls were held for {instance!r} by `hmas knobs set`; see `hmas override list`"
+    show_released(ctx, client.release_knobs(instance), _knob_table, otherwise, as_json=as_json)
 
 
 def _knob_table(document: dict[str, Any]) -> str:

@@ -25,7 +25,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "decisions": ("hmas.cli.decisions:decisions", "Meta's decisions with reasons, expected results and outcomes."),
         "events": ("hmas.cli.events:events", "Every change with its reason, and the values before and after."),
         "config": ("hmas.cli.configuration:config", "Check a configuration, print an example or the reference."),
-        "key": ("hmas.cli.key:key", "Make API keys and tokens."),
+        "key": ("hmas.cli.configuration:key", "Make API keys and tokens."),
         "doctor": ("hmas.cli.doctor:doctor", "Check this installation and say what to fix."),
         "simulate": ("hmas.cli.simulate:simulate", "Run a workload on a fleet in virtual time."),
         "sweep": ("hmas.cli.sweep:sweep", "Run every combination of settings in virtual time."),

@@ -6,12 +6,10 @@ from typing import Any
 import click
 
 from hmas.cli.output import example, hint, json_option, say, say_json
-from hmas.cli.studies import ADMISSION, FLEET, ROUTER, WORKLOAD, common_settings, study_options
+from hmas.cli.studies import FLEET, WORKLOAD, case_options, case_settings, study_options
 from hmas.controller.core.errors import ConfigError
-from hmas.controller.routing.registry import DEFAULT_ROUTER
-from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
 from hmas.planning.backends import on_cores
-from hmas.planning.case import Case, read_admission, read_policy, read_slo
+from hmas.planning.case import Case, read_slo
 from hmas.planning.fleet import read_fleet
 from hmas.planning.loads import open_load
 from hmas.planning.plan import check_question, document, make_plan
@@ -34,13 +32,8 @@ _TRACES = {".csv": "azure", ".jsonl": "mooncake"}
 @click.option("--slo", required=True, help="ttft=MS,tpot=MS[,share=0.95]; a target left out is each request's own.")
 @click.option("--fleet", required=True, help=FLEET + " Prices an hour: 4xa100-qwen3-8b:price=1.9.")
 @click.option("--kinds", default="", help="Kinds that could be added, in the same form; default: those of the fleet.")
-@click.option("--load", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True, help="Wanted load, times the own rate.")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Wanted rate, requests/s, instead of --load.")
-@click.option("--policy", default=DEFAULT_POLICY, show_default=True, help="Order of the queue.")
-@click.option("--router", default=DEFAULT_ROUTER, show_default=True, help=ROUTER)
-@click.option("--admission", default="gateway", show_default=True, help=ADMISSION)
+@case_options
 @click.option("--tolerance", type=click.FloatRange(0.001, 0.5), default=0.02, show_default=True, help="Of the loads found, relative.")
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="What is drawn follows from it.")
 @study_options
 @click.option("--workers", type=click.IntRange(0), default=0, help="Processes; default: one per core.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the plan as JSON here, too.")
@@ -51,18 +44,7 @@ def plan(**options: Any) -> None:
     A load is held if at least the wanted share of requests meets both targets. All runs have the same requests at a different rate.
     """
     slo, share = read_slo(options["slo"])
-    policy, parameters = read_policy(options["policy"])
-    case = Case(
-        workload=_workload_of(options["workload"]),
-        fleet=read_fleet(options["fleet"]),
-        policy=policy,
-        parameters=parameters,
-        router=options["router"],
-        admission=read_admission(options["admission"]),
-        slo=slo,
-        seed=options["seed"],
-        **common_settings(options),
-    )
+    case = Case(workload=_workload_of(options["workload"]), fleet=read_fleet(options["fleet"]), slo=slo, **case_settings(options))
     case.check()
     load = open_load(case)
     wish = Question(

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from hmas.cli.admin import held_words, holds, takes_client
+from hmas.cli.admin import held_words, holds, show_released, takes_client
 from hmas.cli.output import EXIT_FAILED, complain, duration_words, example, json_option, say, say_json, table
 from hmas.cli.values import Pair
 from hmas.controller.admin.client import AdminClient
@@ -104,12 +104,8 @@ def force(client: AdminClient, *, name: str, parameters: tuple[tuple[str, float]
 @takes_client
 def release(client: AdminClient, ctx: click.Context, *, as_json: bool) -> None:
     """Return the policy to the agents. Exit code 1 if it was not forced by `policy force`."""
-    document = client.release_policy()
-    if as_json:
-        say_json(document)
-    else:
-        say(policy_line(document) if document["released"] else "the policy was not held by `hmas policy force`; see `hmas override list`")
-    ctx.exit(0 if document["released"] else 1)
+    otherwise = "the policy was not held by `hmas policy force`; see `hmas override list`"
+    show_released(ctx, client.release_policy(), policy_line, otherwise, as_json=as_json)
 
 
 def policy_line(document: dict[str, Any]) -> str:

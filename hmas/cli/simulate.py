@@ -11,12 +11,10 @@ import click
 import msgspec
 
 from hmas.cli.output import EXIT_FAILED, complain, duration_words, example, hint, json_option, say, say_json
-from hmas.cli.studies import ADMISSION, EXIT_INTERRUPTED, FLEET, META, ROUTER, WARMUP, WORKLOAD, common_settings, read_meta, study_options
+from hmas.cli.studies import EXIT_INTERRUPTED, FLEET, META, WARMUP, WORKLOAD, case_options, case_settings, read_meta, study_options
 from hmas.controller.core.errors import ConfigError
-from hmas.controller.routing.registry import DEFAULT_ROUTER
 from hmas.controller.runtime.clock import SystemClock
-from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
-from hmas.planning.case import AGENTS, Case, SloTarget, read_admission, read_agents, read_policy, read_slo
+from hmas.planning.case import AGENTS, Case, SloTarget, read_agents, read_slo
 from hmas.planning.fleet import read_fleet
 from hmas.planning.loads import Load, open_load
 from hmas.planning.report import make_report, write_run
@@ -35,15 +33,10 @@ TELL_EVERY_S = 2.0
 )
 @click.option("--workload", required=True, help=WORKLOAD)
 @click.option("--fleet", required=True, help=FLEET)
-@click.option("--policy", default=DEFAULT_POLICY, show_default=True, help="Order of the queue, with parameters: two-lane:threshold_ms=500.")
-@click.option("--router", default=DEFAULT_ROUTER, show_default=True, help=ROUTER)
-@click.option("--admission", default="gateway", show_default=True, help=ADMISSION)
+@case_options
 @click.option("--agents", default="none", show_default=True, help=f"Who steers: none, all, or some of {', '.join(AGENTS)}.")
 @click.option("--meta", multiple=True, metavar="NAME=VALUE", help=META)
 @click.option("--slo", default="", help="Targets for all requests: ttft=MS,tpot=MS; default: the workload's own.")
-@click.option("--load", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True, help="Times the workload's own rate.")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Mean rate to scale to, requests/s, instead of --load.")
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="What is drawn follows from it.")
 @study_options
 @click.option("--warmup", type=click.FloatRange(0), default=0.0, help=WARMUP)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("build/simulate"), show_default=True, help="Folder.")
@@ -60,20 +53,14 @@ def simulate(ctx: click.Context, /, **options: Any) -> None:
     After Ctrl-C no new request is sent, running ones are served, and the report covers the part up to there and says so. Exit code 1 if
     the independent check finds an error in the result, 130 after Ctrl-C.
     """
-    policy, parameters = read_policy(options["policy"])
     case = Case(
         workload=options["workload"],
         fleet=read_fleet(options["fleet"]),
         load=options["load"],
-        policy=policy,
-        parameters=parameters,
-        router=options["router"],
-        admission=read_admission(options["admission"]),
         agents=read_agents(options["agents"]),
         meta=read_meta(options["meta"]),
         slo=read_slo(options["slo"])[0] if options["slo"] else SloTarget(),
-        seed=options["seed"],
-        **common_settings(options),
+        **case_settings(options),
     )
     case.check()
     if case.meta and "meta" not in case.agents:

@@ -8,8 +8,9 @@ import msgspec
 
 from hmas.controller.config.schema import AgentsConfig
 from hmas.controller.core.errors import ConfigError
-from hmas.controller.routing.registry import ROUTERS
-from hmas.planning.case import PRESETS
+from hmas.controller.routing.registry import DEFAULT_ROUTER, ROUTERS
+from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
+from hmas.planning.case import PRESETS, read_admission, read_policy
 from hmas.workloads.catalogue import names
 
 EXIT_INTERRUPTED = 130
@@ -18,9 +19,37 @@ ADMISSION = f"What is admitted and kept: {', '.join(PRESETS)}, or settings such 
 FLEET = "Such as 2xa100-qwen3-8b,1xmy.json:n_run=48."
 WORKLOAD = f"NAME:PATH or NAME:option=value,... with NAME one of {', '.join(names())}."
 ROUTER = f"How an instance is chosen: {', '.join(ROUTERS)}, or a router of a plugin."
+POLICY = "Order of the queue, with parameters: two-lane:threshold_ms=500."
 META = "Setting of meta, such as selector=rules or judge=no; repeat it for more."
 WARMUP = "Seconds at the start that are served, not scored."
 DURATION = "Only what arrives within so many seconds of the workload's own time; 0 for all."
+
+
+def case_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options of one case: policy, router, admission, load, rate and seed."""
+    options = (
+        click.option("--policy", default=DEFAULT_POLICY, show_default=True, help=POLICY),
+        click.option("--router", default=DEFAULT_ROUTER, show_default=True, help=ROUTER),
+        click.option("--admission", default="gateway", show_default=True, help=ADMISSION),
+        click.option("--load", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True, help="Times its own rate."),
+        click.option("--rate", type=click.FloatRange(0, min_open=True), help="Mean rate, requests/s, instead of --load."),
+        click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="What is drawn follows from it."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def case_settings(options: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a case from `case_options` and `study_options`, apart from its load."""
+    policy, parameters = read_policy(options["policy"])
+    return common_settings(options) | {
+        "policy": policy,
+        "parameters": parameters,
+        "router": options["router"],
+        "admission": read_admission(options["admission"]),
+        "seed": options["seed"],
+    }
 
 
 def study_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -57,9 +86,4 @@ def read_meta(texts: Sequence[str]) -> dict[str, str | float | bool]:
 
 def common_settings(options: dict[str, Any]) -> dict[str, Any]:
     """The settings of a case from `study_options`, and from `--warmup` if the command has it."""
-    return {
-        "model": options["model"],
-        "duration_s": options["duration"],
-        "limit": options["limit"],
-        "warmup_s": options.get("warmup", 0.0),
-    }
+    return {"model": options["model"], "duration_s": options["duration"], "limit": options["limit"], "warmup_s": options.get("warmup", 0.0)}

@@ -51,7 +51,7 @@ class VllmServer(msgspec.Struct, frozen=True, kw_only=True):
             "--max-num-seqs": str(self.max_num_seqs),
             "--max-num-batched-tokens": str(self.max_num_batched_tokens),
             "--kv-cache-memory-bytes": str(self.kv_cache_bytes),
-            "--logits-processors": "hmas.engines.vllm.length_processor:ForcedLength",
+            "--logits-processors": "hmas_lab.forced_length:ForcedLength",
             "--uvicorn-log-level": "warning",
         }
         words = [word for pair in options.items() for word in pair]
@@ -74,7 +74,7 @@ async def running_vllm(server: VllmServer, folder: Path, model_name: str) -> Asy
     url = f"http://127.0.0.1:{port}"
     log = folder / "vllm.log"
     environment = os.environ | {
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": str(ROOT / "lab"),
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_CPU_OMP_THREADS_BIND": server.cores,

@@ -15,7 +15,7 @@ from hmas.agents.prediction.experience import Table
 from hmas.agents.prediction.features import FEATURES
 from hmas.agents.prediction.regressor import FEW, SHIPPED, load_regressor
 from hmas.agents.runtime.work import Deferred
-from hmas.cli.checks import check_models
+from hmas.cli.doctor import check_models
 from hmas.controller.config.schema import AgentsConfig, Config
 from hmas.controller.core.errors import ModelError
 from hmas.controller.core.messages import ModelReport

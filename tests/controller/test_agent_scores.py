@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmas.controller.control.agent_scores import HELD_LEAST, AgentScores, shape_of
-from hmas.controller.control.contest import LOSS_MOST, PROOF_LEAST, WINDOW, Contest
+from hmas.controller.control.agent_scores import HELD_LEAST, LOSS_MOST, PROOF_LEAST, WINDOW, AgentScores, Contest, shape_of
 from hmas.controller.core.types import Estimates, Slo
 
 SLO = Slo(ttft_ms=1000, tpot_ms=50)

@@ -10,7 +10,7 @@ import pytest
 from gateway_kit import Rig, chat, eventually, running
 from message_kit import request_features
 
-from hmas.cli.checks import check_agents
+from hmas.cli.doctor import check_agents
 from hmas.cli.explain import page as trace_page
 from hmas.cli.status import page
 from hmas.controller.core.messages import REQUESTS, ControlAction, LengthBound, Message, MetaDecision, RequestCost

@@ -6,7 +6,7 @@ from gateway_kit import eventually, running
 from msgspec import structs
 from prometheus_client import CollectorRegistry, generate_latest
 
-from hmas.cli.checks import check_models
+from hmas.cli.doctor import check_models
 from hmas.cli.status import model_line, page
 from hmas.controller.core.messages import ModelReport
 from hmas.controller.observability.agent_metrics import FIGURES, FRESH_S, KEPT, ModelReports

@@ -181,7 +181,7 @@ async def test_a_stale_connection_is_replaced_and_a_working_one_is_not():
 async def test_bytes_that_nobody_asked_for_end_a_connection():
     async with scripted(says(PLAIN)) as (server, client):
         await ask(client)
-        (connection,) = client._pool._open
+        (connection,) = client.pool.connections
         connection.data_received(b"HTTP/1.1 200 OK\r\n\r\n")
         assert await ask(client) == (200, b"ok")
     assert server.connections == 2
@@ -233,7 +233,7 @@ async def test_what_the_taker_raises_comes_out_and_drops_the_connection():
         await response.close()
         for _turn in range(10):
             await asyncio.sleep(0)
-        assert client._pool.open == 0
+        assert not client.pool.connections
 
 
 async def test_a_header_cannot_break_out_of_its_line():
@@ -266,7 +266,7 @@ def test_a_connection_that_idled_is_not_used_again():
                 await ask(client)
                 assert server.connections == connections
             await asyncio.sleep(6.0)
-            assert client._pool.open == 0, "and it is closed"
+            assert not client.pool.connections, "and it is closed"
 
     in_virtual_time(main)
 

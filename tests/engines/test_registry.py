@@ -108,7 +108,7 @@ async def test_closing_a_response_makes_the_engine_see_its_client_leave(sim, ada
 async def test_a_finished_connection_is_used_again(sim, engine):
     for _ in range(3):
         await read(await engine.send(CHAT, body(sim={"output_tokens": 1}), {}, request_id="r"))
-    assert engine._client._pool.open == 1
+    assert len(engine._client.pool.connections) == 1
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/health", "/nothing"])

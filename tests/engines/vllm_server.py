@@ -22,7 +22,7 @@ TOKEN = "a-token-of-the-tests"
 OPTIONS = [
     *("--served-model-name", "tiny", "--host", "127.0.0.1", "--enforce-eager", "--max-model-len", "4096", "--max-num-seqs", "32"),
     *("--max-num-batched-tokens", "1024", "--kv-cache-memory-bytes", "67108864", "--scheduling-policy", "priority"),
-    *("--logits-processors", "hmas.engines.vllm.length_processor:ForcedLength"),
+    *("--logits-processors", "hmas_lab.forced_length:ForcedLength"),
 ]
 PLUGIN = ["--scheduler-cls", "hmas_engine_plugin.vllm.scheduler.HmasScheduler"]
 
@@ -55,7 +55,7 @@ def served(log: Path) -> Iterator[str]:
     if os.environ.get("HMAS_VLLM_OVERLAP"):
         server = [str(Path(__file__).with_name("vllm_overlapping.py"))]
     command = [str(ROOT / python), *server, "--model", str(ROOT / model), "--port", str(port)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "2"}
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "lab"), "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "2"}
     environment |= {"VLLM_PLUGINS": "hmas_control", "HMAS_CONTROL_TOKEN": TOKEN}
     with log.open("wb") as output:
         process = subprocess.Popen([*command, *OPTIONS, *PLUGIN], env=environment, stdout=output, stderr=subprocess.STDOUT, cwd=log.parent)

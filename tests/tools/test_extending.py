@@ -172,7 +172,7 @@ def test_what_cannot_be_used_is_reported_with_its_package_and_stops_nothing(tmp_
 DOCTOR = """
 import json
 from dataclasses import asdict
-from hmas.cli.checks import check_plugins
+from hmas.cli.doctor import check_plugins
 from hmas.cli.doctor import all_plugins
 print(json.dumps([asdict(check) for check in check_plugins([one for one in all_plugins() if one.distribution == "theirs 1.2"])]))
 """

@@ -183,10 +183,10 @@ def sim_process(tmp_path):
         [sys.executable, "-m", "hmas", "run", "engine", "--port", str(port), "--model", "tiny", "--profile", str(path)]
     )
     url = f"http://127.0.0.1:{port}"
-    for _ in range(300):
+    for _ in range(600):
         with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health"):
             break
-        time.sleep(0.1)
+        time.sleep(0.05)
     yield url
     process.terminate()
     process.communicate(timeout=20)

@@ -4,6 +4,9 @@ Receivers ignore fields that they do not know; a change that old receivers would
 seconds since the epoch. Other packages import from here; the modules group the messages by subject.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from hmas.controller.core.messages.base import VERSION as VERSION
 from hmas.controller.core.messages.base import Message as Message
 from hmas.controller.core.messages.control import OPEN_WINDOW as OPEN_WINDOW
@@ -21,21 +24,70 @@ from hmas.controller.core.messages.requests import Completion as Completion
 from hmas.controller.core.messages.requests import RequestCost as RequestCost
 from hmas.controller.core.messages.requests import RequestFeatures as RequestFeatures
 from hmas.controller.core.messages.requests import RequestNotice as RequestNotice
-from hmas.controller.core.messages.streams import ACTIONS as ACTIONS
-from hmas.controller.core.messages.streams import COSTS as COSTS
-from hmas.controller.core.messages.streams import DECISIONS as DECISIONS
-from hmas.controller.core.messages.streams import EVENTS as EVENTS
-from hmas.controller.core.messages.streams import FEATURES as FEATURES
-from hmas.controller.core.messages.streams import MAXLEN as MAXLEN
-from hmas.controller.core.messages.streams import MODELS as MODELS
-from hmas.controller.core.messages.streams import OVERRIDES as OVERRIDES
-from hmas.controller.core.messages.streams import REQUESTS as REQUESTS
-from hmas.controller.core.messages.streams import STREAM_OF as STREAM_OF
-from hmas.controller.core.messages.streams import TELEMETRY as TELEMETRY
-from hmas.controller.core.messages.streams import VIEWS as VIEWS
-from hmas.controller.core.messages.streams import AnyMessage as AnyMessage
 from hmas.controller.core.messages.system import InstanceView as InstanceView
 from hmas.controller.core.messages.system import SystemSnapshot as SystemSnapshot
 from hmas.controller.core.messages.views import LatencySummary as LatencySummary
 from hmas.controller.core.messages.views import LongView as LongView
 from hmas.controller.core.messages.views import ShortView as ShortView
+
+AnyMessage = (
+    RequestNotice
+    | RequestFeatures
+    | RequestCost
+    | Completion
+    | SystemSnapshot
+    | ShortView
+    | LongView
+    | ControlAction
+    | MetaDecision
+    | DecisionOutcome
+    | ModelReport
+    | OverrideNotice
+    | Event
+)
+
+REQUESTS = "hmas:requests"
+FEATURES = "hmas:features"
+COSTS = "hmas:costs"
+TELEMETRY = "hmas:telemetry"
+VIEWS = "hmas:views"
+ACTIONS = "hmas:actions"
+DECISIONS = "hmas:decisions"
+MODELS = "hmas:models"
+OVERRIDES = "hmas:overrides"
+EVENTS = "hmas:events"
+
+STREAM_OF: Mapping[type[Message], str] = MappingProxyType(
+    {
+        RequestNotice: REQUESTS,
+        RequestFeatures: FEATURES,
+        RequestCost: COSTS,
+        Completion: TELEMETRY,
+        SystemSnapshot: TELEMETRY,
+        ShortView: VIEWS,
+        LongView: VIEWS,
+        ControlAction: ACTIONS,
+        MetaDecision: DECISIONS,
+        DecisionOutcome: DECISIONS,
+        ModelReport: MODELS,
+        OverrideNotice: OVERRIDES,
+        Event: EVENTS,
+    }
+)
+"""The stream of each message type."""
+
+MAXLEN: Mapping[str, int] = MappingProxyType(
+    {
+        REQUESTS: 20_000,
+        FEATURES: 20_000,
+        COSTS: 20_000,
+        TELEMETRY: 20_000,
+        VIEWS: 2_000,
+        ACTIONS: 5_000,
+        DECISIONS: 2_000,
+        MODELS: 1_000,
+        OVERRIDES: 200,
+        EVENTS: 10_000,
+    }
+)
+"""Bound of each stream in entries (trimmed by whole nodes, so it may hold a little more); on a server also in bytes (`bus.wire`)."""

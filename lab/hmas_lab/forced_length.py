@@ -1,8 +1,8 @@
 """Gives a request in a real vLLM a fixed output length, so that a replay has true lengths that the gateway does not know.
 
-Load it into the engine, with this repository on PYTHONPATH:
+Load it into the engine, with this repository's lab/ on PYTHONPATH:
 
-    vllm serve MODEL --logits-processors hmas.engines.vllm.length_processor:ForcedLength
+    vllm serve MODEL --logits-processors hmas_lab.forced_length:ForcedLength
 
 and send `"vllm_xargs": {"hmas_output_tokens": N}` in a request's body. The end-of-sequence token is forbidden before the Nth output
 token and forced as the Nth, so `usage.completion_tokens` is N (or less if `max_tokens` cuts it). Other requests are unchanged.
