@@ -1,26 +1,25 @@
 """`hmas replay`: replays a real trace against any OpenAI-compatible address."""
 
-import json
 import os
 import tempfile
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import click
 import msgspec
 import uvloop
 
-from hmas.cli.output import EXIT_FAILED, complain, hint, json_option, say, say_json, table
-from hmas.controller.core.errors import TraceError
+from hmas.cli.output import EXIT_FAILED, complain, hint, json_option, say, say_json
 from hmas.controller.runtime.clock import SystemClock
 from hmas.loadgen.dataset import load_mixture
 from hmas.loadgen.process import LengthChannel, LoadSpec, Progress, run_process, write_plan
 from hmas.loadgen.replaying import ReplaySpec, arrivals_from_trace
 from hmas.loadgen.results import Result, RunSummary, read_results
-from hmas.loadgen.score import Score, fairness_words, score
+from hmas.loadgen.score import score
 from hmas.loadgen.traces import FORMATS, Trace, read_trace
 from hmas.loadgen.workload import Arrival
+from hmas.planning.tables import class_table, score_table
+from hmas.profiling.target import model_card
 
 PROGRESS_EVERY_S = 5.0
 
@@ -66,7 +65,7 @@ def replay(ctx: click.Context, /, **options: Any) -> None:
     trace = read_trace(options["path"], format_name=options["format_name"], limit=options["limit"], skip_bad=options["skip_bad"])
     _tell_trace(trace)
     key = os.environ.get(options["api_key_env"], "")
-    card = uvloop.run(_ask_model(options["url"].rstrip("/"), options["model"], key))
+    card = uvloop.run(model_card(options["url"].rstrip("/"), model=options["model"], api_key=key))
     context = options["context"] if options["context"] is not None else int(card.get("max_model_len") or 0)
     spec = ReplaySpec(
         seed=options["seed"],
@@ -98,26 +97,6 @@ def _tell_trace(trace: Trace) -> None:
         hint(f"{trace.reordered} rows stood later in the file than their time and are put in order")
     if trace.skipped:
         hint(f"{trace.skipped} bad rows left out, such as {trace.complaints[0]}")
-
-
-async def _ask_model(url: str, wanted: str, key: str) -> dict[str, Any]:
-    """The card of the model to use, from /v1/models."""
-    headers = {"authorization": f"Bearer {key}"} if key else {}
-    try:
-        async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10.0)) as session,
-            session.get(f"{url}/v1/models", headers=headers) as response,
-        ):
-            document = json.loads(await response.read())
-    except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-        raise TraceError(f"{url}/v1/models: no list of models ({type(error).__name__}: {error}); is the address right?") from error
-    cards = document.get("data") if isinstance(document, dict) else None
-    if not cards:
-        raise TraceError(f"{url}/v1/models answered {response.status} without a model: {str(document)[:200]}")
-    found = next((card for card in cards if card.get("id") == wanted or not wanted), None)
-    if found is None:
-        raise TraceError(f"model {wanted!r} is not served; allowed: {', '.join(str(card.get('id')) for card in cards)}")
-    return dict(found)
 
 
 def _channel(wanted: str, card: dict[str, Any]) -> LengthChannel:
@@ -164,9 +143,9 @@ def _report(
             }
         )
     else:
-        say(_table(figures))
+        say(score_table(figures))
         say("")
-        say(_class_table(figures))
+        say(class_table(figures))
     if summary.noisy:
         complain(f"the machine stood still for {summary.max_gap_s:.2f} s; the latencies are not to be trusted")
     lost = summary.outcomes["lost"]
@@ -174,24 +153,3 @@ def _report(
         first = next(r for r in results if r.outcome == "lost")
         complain(f"{lost} requests were lost, the first: number {first.index}, {first.detail}")
         ctx.exit(EXIT_FAILED)
-
-
-def _table(figures: Score) -> str:
-    ttft, tpot = figures.ttft_ms, figures.tpot_ms
-    rows = [
-        ("goodput", f"{figures.goodput_rps:.3f} requests/s"),
-        ("goodput rate", f"{figures.goodput_rate:.3f} ({figures.good} of {figures.submitted})"),
-        ("ESG", f"{figures.esg:.0f} ({figures.esg_rate:.0f}/s)"),
-        ("TTFT p50 / p95 / p99", f"{ttft.p50:.0f} / {ttft.p95:.0f} / {ttft.p99:.0f} ms, {figures.ttft_compliance:.1%} in time"),
-        ("TPOT p50 / p95 / p99", f"{tpot.p50:.1f} / {tpot.p95:.1f} / {tpot.p99:.1f} ms, {figures.tpot_compliance:.1%} in time"),
-        ("throughput", f"{figures.throughput_rps:.3f} requests/s, {figures.output_tps:.0f} tokens/s"),
-        ("outcomes", ", ".join(f"{count} {name}" for name, count in figures.outcomes.items() if count)),
-        ("fairness (Jain)", f"{figures.jain_tenants:.3f} over tenants, {figures.jain_classes:.3f} over classes"),
-        ("fairness of service", fairness_words(figures.fairness)),
-    ]
-    return table(["figure", "value"], rows)
-
-
-def _class_table(figures: Score) -> str:
-    rows = [(name, c.submitted, c.good, f"{c.goodput_rate:.3f}", f"{c.ttft_ms_p95:.0f}") for name, c in figures.per_class.items()]
-    return table(["class", "submitted", "good", "rate", "TTFT p95 ms"], rows)

@@ -182,12 +182,6 @@ def running_goodput(results: Sequence[Result], step_s: float, until_s: float) ->
     return [((i + 1) * step_s, counts.get(i, 0) / step_s) for i in range(int(until_s / step_s))]
 
 
-def ratio(scores: Mapping[str, Score], name: str, base: str) -> float:
-    """Goodput of one run over another's; 0 if the base has none."""
-    below = scores[base].goodput_rps
-    return scores[name].goodput_rps / below if below else 0.0
-
-
 def fairness_words(found: Fairness) -> str:
     """Fairness as a line of text."""
     if len(found.rates) < 2:

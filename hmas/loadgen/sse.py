@@ -1,16 +1,47 @@
-"""Reads an OpenAI answer as a client: times of its parts, length and end. Cheap enough for thousands of events per second."""
+"""Reads an OpenAI answer as a client: times of its tokens, length and end. Cheap enough for thousands of events per second."""
 
-from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
 import orjson
 
 
-class SseLines(ABC):
-    """Parses server-sent events from bytes that may be cut anywhere; a subclass interprets the events."""
+class AnswerReader:
+    """Reads a streamed answer, fed with the body's bytes, which may be cut anywhere, and their arrival times.
+
+    Attributes:
+        times_s: When tokens came, one entry per event that has one or more.
+        prompt_tokens: By `usage`; 0 if the answer has none.
+        finished: Whether a finish reason came.
+        done: Whether `[DONE]` came.
+        error: (code, message) of an error event in the stream; None without one.
+        broken: The first violation of the protocol, as text; empty if there was none.
+    """
 
     def __init__(self) -> None:
+        self.times_s: list[float] = []
+        self.prompt_tokens = 0
+        self.finished = False
+        self.done = False
+        self.error: tuple[str, str] | None = None
+        self.broken = ""
         self._rest = b""
+        self._finish_s = -1.0
+        self._usage_tokens = -1
+
+    @property
+    def first_s(self) -> float:
+        """Time of the first token, or of the finish reason of an answer without tokens; -1 before any."""
+        return self.times_s[0] if self.times_s else self._finish_s
+
+    @property
+    def last_s(self) -> float:
+        """The same for the last token."""
+        return self.times_s[-1] if self.times_s else self._finish_s
+
+    @property
+    def tokens(self) -> int:
+        """Output tokens by `usage`, or the number of events with tokens if the answer has no usage."""
+        return len(self.times_s) if self._usage_tokens < 0 else self._usage_tokens
 
     def feed(self, chunk: bytes, now_s: float) -> None:
         """Parses the next bytes of the stream, which arrived at `now_s`."""
@@ -20,51 +51,15 @@ class SseLines(ABC):
             if line.startswith(b"data:"):
                 self._event(line[5:].strip(), now_s)
             elif line.strip() and not line.startswith((b":", b"event:", b"id:", b"retry:")):
-                self._stray(line)
-
-    @abstractmethod
-    def _event(self, data: bytes, now_s: float) -> None:
-        """Handles the data of one event."""
-
-    def _stray(self, line: bytes) -> None:  # noqa: B027 - most subclasses do not need it
-        """Handles a line that is not part of the protocol."""
-
-
-class AnswerReader(SseLines):
-    """Reads a streamed answer, fed with the body's bytes and their arrival times.
-
-    Attributes:
-        first_s, last_s: Times of the first and the last content chunk; -1 before any. For an answer without content both are the time of
-            its finish reason.
-        finished: Whether a finish reason came.
-        done: Whether `[DONE]` came.
-        error: (code, message) of an error event in the stream; None without one.
-        broken: The first violation of the protocol, as text; empty if there was none.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first_s = -1.0
-        self.last_s = -1.0
-        self.finished = False
-        self.done = False
-        self.error: tuple[str, str] | None = None
-        self.broken = ""
-        self._usage_tokens = -1
-        self._events = 0
-
-    @property
-    def tokens(self) -> int:
-        """Output tokens by `usage`, or the number of content events if the answer has no usage."""
-        return self._events if self._usage_tokens < 0 else self._usage_tokens
+                self._break(f"not an SSE line: {line[:60]!r}")
 
     def end(self) -> None:
         """Checks the end of the stream."""
         if self._rest.strip():
-            self.broken = self.broken or f"ended inside an event: {self._rest[:60]!r}"
+            self._break(f"ended inside an event: {self._rest[:60]!r}")
 
-    def _stray(self, line: bytes) -> None:
-        self.broken = self.broken or f"not an SSE line: {line[:60]!r}"
+    def _break(self, text: str) -> None:
+        self.broken = self.broken or text
 
     def _event(self, data: bytes, now_s: float) -> None:
         if data == b"[DONE]":
@@ -73,33 +68,34 @@ class AnswerReader(SseLines):
         try:
             event = orjson.loads(data)
         except orjson.JSONDecodeError:
-            self.broken = self.broken or f"not JSON: {data[:60]!r}"
+            self._break(f"not JSON: {data[:60]!r}")
             return
         if not isinstance(event, dict):
-            self.broken = self.broken or f"not an object: {data[:60]!r}"
+            self._break(f"not an object: {data[:60]!r}")
             return
         if event.get("error") is not None:
             self.error = read_error(event)
             return
         usage = event.get("usage")
         if isinstance(usage, dict):
-            self._usage_tokens = int(usage.get("completion_tokens", self._usage_tokens))
+            self._usage_tokens = int(usage.get("completion_tokens") or self._usage_tokens)
+            self.prompt_tokens = int(usage.get("prompt_tokens") or self.prompt_tokens)
         for choice in event.get("choices") or ():
             if choice.get("finish_reason"):
                 self.finished = True
-            content = _has_content(choice)
-            self._events += content
-            if content or (self.finished and self.first_s < 0):
-                self.last_s = now_s
-                if self.first_s < 0:
-                    self.first_s = now_s
+                self._finish_s = now_s
+            if _has_token(choice):
+                self.times_s.append(now_s)
 
 
-def _has_content(choice: dict[str, Any]) -> bool:
+def _has_token(choice: dict[str, Any]) -> bool:
+    """Whether a choice has a token. One of half a character has an empty text, like the opening event, which names the role."""
     delta = choice.get("delta")
     if delta is None:
         return bool(choice.get("text"))
-    return bool(delta.get("content") or delta.get("tool_calls") or delta.get("reasoning_content") or delta.get("reasoning"))
+    if delta.get("content") or delta.get("tool_calls") or delta.get("reasoning_content") or delta.get("reasoning"):
+        return True
+    return delta.get("content") == "" and "role" not in delta and not choice.get("finish_reason")
 
 
 class WholeAnswer(NamedTuple):

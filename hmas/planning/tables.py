@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hmas.cli.output import table
-from hmas.loadgen.score import fairness_words
+from hmas.loadgen.score import Score, fairness_words
 from hmas.planning.plan import Plan
 from hmas.planning.report import Report
 from hmas.planning.sweep import Mean, Row, means, varied
@@ -14,7 +14,20 @@ ROWS_SHOWN = 20
 
 def run_tables(report: Report) -> str:
     """One run: its figures, its tenants and its instances."""
-    figures = report.score
+    engines = [
+        (name, one.requests, one.good, f"{one.utilisation:.1%}", f"{one.in_flight_mean:.1f}", f"{one.tokens_per_step:.0f}", one.preemptions)
+        for name, one in report.instances.items()
+    ]
+    parts = [
+        score_table(report.score),
+        class_table(report.score),
+        table(["instance", "requests", "good", "utilisation", "in flight", "tokens/step", "preemptions"], engines),
+    ]
+    return "\n\n".join(parts)
+
+
+def score_table(figures: Score) -> str:
+    """The figures of a run."""
     ttft, tpot = figures.ttft_ms, figures.tpot_ms
     rows = [
         ("goodput", f"{figures.goodput_rps:.3f} requests/s"),
@@ -27,21 +40,17 @@ def run_tables(report: Report) -> str:
         ("fairness (Jain)", f"{figures.jain_tenants:.3f} over tenants, {figures.jain_classes:.3f} over classes"),
         ("fairness of service", fairness_words(figures.fairness)),
     ]
-    classes = [
+    return table(["figure", "value"], rows)
+
+
+def class_table(figures: Score) -> str:
+    """The figures of a run by class and by tenant."""
+    rows = [
         (kind, name, one.submitted, one.good, f"{one.goodput_rate:.3f}", f"{one.ttft_ms_p95:.0f}")
         for kind, group in (("class", figures.per_class), ("tenant", figures.per_tenant))
         for name, one in group.items()
     ]
-    engines = [
-        (name, one.requests, one.good, f"{one.utilisation:.1%}", f"{one.in_flight_mean:.1f}", f"{one.tokens_per_step:.0f}", one.preemptions)
-        for name, one in report.instances.items()
-    ]
-    parts = [
-        table(["figure", "value"], rows),
-        table(["by", "name", "submitted", "good", "rate", "TTFT p95 ms"], classes),
-        table(["instance", "requests", "good", "utilisation", "in flight", "tokens/step", "preemptions"], engines),
-    ]
-    return "\n\n".join(parts)
+    return table(["by", "name", "submitted", "good", "rate", "TTFT p95 ms"], rows)
 
 
 def sweep_table(rows: Sequence[Row]) -> str:

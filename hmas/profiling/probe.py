@@ -10,8 +10,8 @@ import numpy as np
 import orjson
 
 from hmas.engines.tokens import estimate_tokens
+from hmas.loadgen.sse import AnswerReader
 from hmas.loadgen.streams import stream
-from hmas.profiling.answers import TokenTimes
 from hmas.profiling.coefficients import Decode, Prefill
 from hmas.profiling.design import Batch
 from hmas.profiling.target import CHAT, ProbeError, Target, headers_with, refusal
@@ -166,7 +166,7 @@ class Asker:
         }
         loop = asyncio.get_running_loop()
         url = self._target.url
-        reader = TokenTimes()
+        reader = AnswerReader()
         data = orjson.dumps(body | self._full_length)
         sent_s = loop.time()
         try:
@@ -187,9 +187,9 @@ class Asker:
         except (aiohttp.ClientError, OSError) as error:
             raise ProbeError(f"{url}{CHAT}: the engine broke off ({str(error) or type(error).__name__})") from error
         if reader.error or not reader.times_s:
-            raise ProbeError(f"{url}{CHAT}: {reader.error or f'a stream of {reader.events} events and no token'}")
+            raise ProbeError(f"{url}{CHAT}: {reader.error[1] if reader.error else 'a stream with no token'}")
         prompt = reader.prompt_tokens or estimate_tokens(text)
-        return Answer(sent_s, reader.times_s, prompt, reader.output_tokens or len(reader.times_s))
+        return Answer(sent_s, reader.times_s, prompt, reader.tokens or len(reader.times_s))
 
     def text(self, tokens: int) -> str:
         """Random words of about `tokens` tokens, by the engine's counts so far."""

@@ -1,7 +1,7 @@
 """The engine to measure: whether it answers, what it serves, and what it reports about itself."""
 
 import re
-from collections.abc import Mapping
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -56,7 +56,7 @@ async def look_at(url: str, *, model: str = "", api_key: str = "") -> Target:
     Raises:
         ProbeError: The engine does not answer, needs a key, lists no model, or does not serve this one.
     """
-    card = await _card(url, model, headers_with(api_key))
+    card = await model_card(url, model=model, api_key=api_key)
     engine = await connect_engine(name="target", url=url, api_key=api_key)
     try:
         snapshot = await engine.snapshot(0.0)
@@ -96,12 +96,17 @@ def refusal(url: str, path: str, status: int, body: bytes) -> str:
     return f"{where}: {_message(body)}"
 
 
-async def _card(url: str, wanted: str, headers: Mapping[str, str]) -> dict[str, object]:
+async def model_card(url: str, *, model: str = "", api_key: str = "") -> dict[str, Any]:
+    """The entry of a model in /v1/models; the arguments as for `look_at`.
+
+    Raises:
+        ProbeError: The address does not answer, needs a key, lists no model, or does not serve this one.
+    """
     path = "/v1/models"
     try:
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)) as session,
-            session.get(url + path, headers=headers) as response,
+            session.get(url + path, headers=headers_with(api_key)) as response,
         ):
             status, body = response.status, await response.read()
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
@@ -117,9 +122,9 @@ async def _card(url: str, wanted: str, headers: Mapping[str, str]) -> dict[str, 
     if not served:
         raise ProbeError(f"{url}{path} lists no model: {body[:80]!r}")
     for card in served:
-        if wanted in ("", card["id"]):
-            return card
-    raise ProbeError(f"model {wanted!r} is not served; allowed: {', '.join(str(card['id']) for card in served)}")
+        if model in ("", card["id"]):
+            return dict(card)
+    raise ProbeError(f"model {model!r} is not served; allowed: {', '.join(str(card['id']) for card in served)}")
 
 
 def _message(body: bytes) -> str:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from hmas.engines.sim.profile import Profile, parse_profile
-from hmas.profiling.answers import TokenTimes
+from hmas.loadgen.sse import AnswerReader
 from hmas.profiling.coefficients import Decode, FitImpossible, Prefill, fit_coefficients
 from hmas.profiling.design import Bounds, plan
 from hmas.profiling.measured import Limits, Stated, document_of, limits_of, model_name, profile_of, slug
@@ -120,16 +120,16 @@ def test_token_times_survive_cuts_anywhere():
         b'data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":3}}\n\ndata: [DONE]\n\n'
     )
     for size in (1, 7, len(body)):
-        reader = TokenTimes()
+        reader = AnswerReader()
         for start in range(0, len(body), size):
             reader.feed(body[start : start + size], float(start))
         assert len(reader.times_s) == 2
-        assert (reader.prompt_tokens, reader.output_tokens, reader.error) == (7, 3, "")
+        assert (reader.prompt_tokens, reader.tokens, reader.error) == (7, 3, None)
     # Half a character is a token without a text; the end without a delta is none.
     reader.feed(b'data: {"choices":[{"delta":{"content":""}}]}\n\ndata: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n', 9.0)
     assert reader.times_s[2:] == [9.0]
     reader.feed(b'data: {"error": {"message": "no"}}\n\n', 0.0)
-    assert "no" in reader.error
+    assert reader.error == ("", "no")
 
 
 def test_only_steps_in_which_all_decode_are_taken():

@@ -120,4 +120,4 @@ def test_mistakes_are_named(engine, azure, capsys, options, words):
 
 def test_nobody_at_the_address(azure, capsys):
     assert main(["replay", "--trace", str(azure), "--url", "http://127.0.0.1:9"]) == 1
-    assert "is the address right?" in capsys.readouterr().err
+    assert "nothing answers" in capsys.readouterr().err
