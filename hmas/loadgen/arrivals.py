@@ -1,5 +1,6 @@
-"""Arrival times: Poisson, and bursts as an inhomogeneous Poisson process that alternates between a high and a low rate (H-MAS Eq. 13)."""
+"""Arrival times: Poisson, Poisson with a rate that changes (bursts as in H-MAS Eq. 13), and renewal processes with a given CV."""
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -7,8 +8,14 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
+from hmas.controller.core.errors import TraceError
+
 Times = npt.NDArray[np.float64]
 Positive = Annotated[float, Meta(gt=0)]
+MAX_ROWS = 20_000_000
+"""Most rows of one workload: 800 MB of columns."""
+CV_MIN, CV_MAX = 0.05, 100.0
+_CHUNK = 8192
 
 
 class ArrivalSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -32,24 +39,90 @@ class ArrivalSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 def arrival_times(spec: ArrivalSpec, rng: np.random.Generator) -> Times:
     """Ascending arrival times in seconds, from 0 to `duration_s`.
 
-    A unit-rate Poisson process is stretched by the inverse of the cumulative rate. This is exact, and another rate keeps the random draws,
-    so two loads from one seed are the same arrivals at different density.
-
     Raises:
         ValueError: The factors' mean is not 1, so the mean rate would be wrong.
     """
     edges, cumulative = cumulative_rate(spec)
-    return stretched(edges, cumulative, rng)
+    return _stretched(edges, cumulative, rng)
 
 
-def stretched(edges: Times, cumulative: Times, rng: np.random.Generator) -> Times:
-    """Arrival times of an inhomogeneous Poisson process, ascending.
+def cumulative_rate(spec: ArrivalSpec) -> tuple[Times, Times]:
+    """Edges of the intervals of constant rate, in seconds, and the expected number of arrivals up to each edge."""
+    if spec.process == "poisson":
+        return _cumulated([0.0, spec.duration_s], [spec.mean_rps])
+    if abs(spec.high + spec.low - 2.0) > 1e-6:
+        raise ValueError(f"high + low must be 2 so that the mean rate holds; got high={spec.high} and low={spec.low}")
+    edges = np.append(np.arange(0.0, spec.duration_s, spec.period_s / 2.0), spec.duration_s)
+    return _cumulated(edges, np.where(np.arange(len(edges) - 1) % 2 == 0, spec.high, spec.low) * spec.mean_rps)
+
+
+def poisson_times(rate: float, duration_s: float, rng: np.random.Generator) -> Times:
+    """A Poisson process of a constant rate, requests per second; otherwise as `piecewise_times`."""
+    return piecewise_times([0.0, duration_s], [rate], rng)
+
+
+def piecewise_times(edges_s: Sequence[float] | Times, rates: Sequence[float] | Times, rng: np.random.Generator) -> Times:
+    """A Poisson process whose rate is constant between edges: the same draws at other rates are the same arrivals at another density.
 
     Args:
-        edges: Ascending times in seconds.
-        cumulative: Expected number of arrivals up to each edge, from 0, not falling; linear in between.
+        edges_s: Ascending times, one more than the rates.
+        rates: Requests per second, 0 or more.
         rng: The random generator.
+
+    Raises:
+        TraceError: More than `MAX_ROWS` requests are expected.
     """
+    edges, cumulative = _cumulated(edges_s, rates)
+    _check_size(float(cumulative[-1]))
+    return _stretched(edges, cumulative, rng)
+
+
+def renewal_times(rate: float, cv: float, duration_s: float, rng: np.random.Generator) -> Times:
+    """A stationary renewal process: independent gamma gaps of mean `1 / rate` with a given coefficient of variation.
+
+    The first gap is the rest of a gap in progress (length-biased, cut at a uniform place), so the expected count is exactly
+    `rate * duration_s`; starting with a whole gap would change it by `(cv^2 - 1) / 2` requests.
+
+    Args:
+        rate: Requests per second, more than 0.
+        cv: Coefficient of variation of the gaps, 0.05 to 100.
+        duration_s: Length of the process.
+        rng: The random generator.
+
+    Raises:
+        TraceError: The CV is out of range, or too many requests are expected or drawn.
+    """
+    _check_size(rate * duration_s)
+    if not CV_MIN <= cv <= CV_MAX:
+        raise TraceError(f"cv is {cv}; allowed: {CV_MIN} to {CV_MAX}")
+    shape, scale = 1.0 / cv**2, 1.0 / rate
+    # A gap in progress is a gap chosen in proportion to its length.
+    reached = float(rng.gamma(shape + 1.0, 1.0 / shape, 1)[0]) * float(rng.random()) * scale
+    parts = [np.array([reached])]
+    while reached < duration_s:
+        part = reached + np.cumsum(rng.gamma(shape, 1.0 / shape, _CHUNK)) * scale
+        parts.append(part)
+        reached = float(part[-1])
+        if sum(map(len, parts)) > 2 * MAX_ROWS:
+            raise TraceError(f"cv is {cv}: a burst of more than {2 * MAX_ROWS:,} requests was drawn; allowed: a smaller cv or rate")
+    times: Times = np.concatenate(parts)
+    return times[times < duration_s]
+
+
+def _check_size(expected: float) -> None:
+    """Refuses a workload that would not fit into memory."""
+    if expected > MAX_ROWS:
+        raise TraceError(f"rate and duration make {expected:.3g} requests; allowed: up to {MAX_ROWS:,}")
+
+
+def _cumulated(edges_s: Sequence[float] | Times, rates: Sequence[float] | Times) -> tuple[Times, Times]:
+    """The edges, and the expected number of arrivals up to each of them."""
+    edges = np.asarray(edges_s, dtype=float)
+    return edges, np.concatenate(([0.0], np.cumsum(np.diff(edges) * np.asarray(rates, dtype=float))))
+
+
+def _stretched(edges: Times, cumulative: Times, rng: np.random.Generator) -> Times:
+    """A unit-rate Poisson process stretched by the inverse of the cumulative rate. This is exact, and another rate keeps the draws."""
     total = cumulative[-1]
     drawn: list[Times] = []
     reached = 0.0
@@ -60,15 +133,3 @@ def stretched(edges: Times, cumulative: Times, rng: np.random.Generator) -> Time
     marks = np.concatenate(drawn)
     times: Times = np.interp(marks[marks < total], cumulative, edges)
     return times
-
-
-def cumulative_rate(spec: ArrivalSpec) -> tuple[Times, Times]:
-    """Edges of the intervals of constant rate, in seconds, and the expected number of arrivals up to each edge."""
-    if spec.process == "poisson":
-        return np.array([0.0, spec.duration_s]), np.array([0.0, spec.duration_s * spec.mean_rps])
-    if abs(spec.high + spec.low - 2.0) > 1e-6:
-        raise ValueError(f"high + low must be 2 so that the mean rate holds; got high={spec.high} and low={spec.low}")
-    half = spec.period_s / 2.0
-    edges = np.append(np.arange(0.0, spec.duration_s, half), spec.duration_s)
-    rates = np.where(np.arange(len(edges) - 1) % 2 == 0, spec.high, spec.low) * spec.mean_rps
-    return edges, np.concatenate(([0.0], np.cumsum(np.diff(edges) * rates)))

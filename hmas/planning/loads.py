@@ -1,11 +1,9 @@
 """The workload of a case: requests or sessions of the catalogue, cut, scaled and given targets by the case's settings."""
 
 import copy
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -14,24 +12,17 @@ from hmas.controller.core.errors import ConfigError, TraceError
 from hmas.controller.core.types import TaskType
 from hmas.controller.scheduling.results import Ended
 from hmas.controller.simulation import Arrival
+from hmas.loadgen.requests import Column
 from hmas.planning.case import Case
 from hmas.workloads import TASKS, Workload, build
 from hmas.workloads.catalogue import SESSIONS, build_sessions
 from hmas.workloads.options import Spec, parse
 from hmas.workloads.session_driver import SessionDriver, SessionEnd
-from hmas.workloads.sessions import Call, SessionPlan
+from hmas.workloads.sessions import SessionPlan
 from hmas.workloads.table import Believe
 
 BASES = 2
 """Cached workloads, before they are cut or scaled: successive cases of a study share them."""
-
-
-class Means(NamedTuple):
-    """Mean lengths in tokens, and the mean TPOT target."""
-
-    prompt_tokens: float
-    output_tokens: float
-    slo_tpot_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,72 +42,44 @@ class Feed:
     ended: list[SessionEnd] | None = None
 
 
-class Load(ABC):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
     """A case's workload, which can be run any number of times.
 
     Attributes:
         name: Its name.
         kind: Its kind of traffic, a word for the report's classes.
         own_rps: Its rate in requests per second before scaling.
-        count: Number of requests; for sessions, of the calls if every session completes.
         duration_s: Length of the arrivals.
+        prompt_tokens, output_tokens: Lengths of all requests; for sessions, of the calls if every session completes.
+        slo_tpot_ms: The mean TPOT target.
+        task: Task type of one request, by its index among the records and its id.
+        feed: The arrivals of one simulation, for a model and with estimates of a request at its arrival.
     """
 
     name: str
     kind: str
     own_rps: float
-    count: int
     duration_s: float
+    prompt_tokens: Column
+    output_tokens: Column
+    slo_tpot_ms: float
+    task: Callable[[int, str], TaskType]
+    feed: Callable[[str, Believe | None], Feed]
+
+    @property
+    def count(self) -> int:
+        """Number of requests."""
+        return len(self.prompt_tokens)
 
     @property
     def rate_rps(self) -> float:
         """Mean rate after scaling, requests per second."""
         return self.count / self.duration_s
 
-    @abstractmethod
-    def task(self, row: int, request_id: str) -> TaskType:
-        """Task type of one request, by its index among the records and its id."""
-
-    @abstractmethod
     def longer_than(self, tokens: int) -> int:
         """Number of requests that are longer than this, prompt and output together."""
-
-    @abstractmethod
-    def means(self) -> Means:
-        """Means over all requests."""
-
-    @abstractmethod
-    def feed(self, model: str, estimate: Believe | None) -> Feed:
-        """The arrivals of one simulation."""
-
-
-class OpenLoad(Load):
-    """Requests that arrive at fixed times."""
-
-    def __init__(self, workload: Workload, kind: str, own_rps: float) -> None:
-        self.workload = workload
-        self.name = workload.name
-        self.kind = kind
-        self.own_rps = own_rps
-        self.count = len(workload)
-        self.duration_s = workload.duration_s
-
-    def task(self, row: int, request_id: str) -> TaskType:  # noqa: ARG002 - sessions go by the id
-        """As `Load`."""
-        return TASKS[int(self.workload.task[row])]
-
-    def longer_than(self, tokens: int) -> int:
-        """As `Load`."""
-        return int((self.workload.prompt_tokens.astype(np.int64) + self.workload.output_tokens > tokens).sum())
-
-    def means(self) -> Means:
-        """As `Load`."""
-        columns = (self.workload.prompt_tokens, self.workload.output_tokens, self.workload.slo_tpot_ms)
-        return Means(*(float(np.mean(column)) for column in columns))
-
-    def feed(self, model: str, estimate: Believe | None) -> Feed:
-        """As `Load`."""
-        return Feed(self.workload.arrivals(model=model, estimate=estimate))
+        return int((self.prompt_tokens.astype(np.int64) + self.output_tokens > tokens).sum())
 
 
 def open_load(case: Case) -> Load:
@@ -129,7 +92,7 @@ def open_load(case: Case) -> Load:
     if not spec.name:
         raise ConfigError("the workload is empty; allowed: such as azure:FILE or poisson:rate=40,duration=600")
     if spec.name in SESSIONS:
-        return open_sessions(case, _sessions(case.workload, case.seed), spec.name)
+        return _open_sessions(case, _sessions(case.workload, case.seed), spec.name)
     workload = _requests(case.workload, case.seed)
     if case.duration_s and case.duration_s < workload.duration_s:
         workload = workload.window(0.0, case.duration_s)
@@ -144,7 +107,17 @@ def open_load(case: Case) -> Load:
     if targets:
         columns = {name: np.full(len(workload), value, np.float32) for name, value in targets.items()}
         workload = replace(workload, **columns)  # type: ignore[arg-type]  # the columns by their names
-    return OpenLoad(workload, spec.name, own_rps)
+    return Load(
+        name=workload.name,
+        kind=spec.name,
+        own_rps=own_rps,
+        duration_s=workload.duration_s,
+        prompt_tokens=workload.prompt_tokens,
+        output_tokens=workload.output_tokens,
+        slo_tpot_ms=float(np.mean(workload.slo_tpot_ms)),
+        task=lambda row, _id: TASKS[int(workload.task[row])],
+        feed=lambda model, estimate: Feed(workload.arrivals(model=model, estimate=estimate)),
+    )
 
 
 def states_seed(workload: str) -> bool:
@@ -172,56 +145,8 @@ def _sessions(text: str, seed: int) -> SessionPlan:
     return build_sessions(_seeded(text, seed))
 
 
-class SessionLoad(Load):
-    """Sessions that begin at given times; a higher load means more sessions per time, while each keeps its own pace."""
-
-    def __init__(self, plan: SessionPlan, kind: str, own_rps: float) -> None:
-        self.plan = plan
-        self.name = plan.name
-        self.kind = kind
-        self.own_rps = own_rps
-        self.count = plan.calls
-        self.duration_s = plan.duration_s
-
-    def task(self, row: int, request_id: str) -> TaskType:  # noqa: ARG002 - open workloads go by the row
-        """As `Load`; the driver's ids contain session and call."""
-        number, place = map(int, request_id[1:].split("-"))
-        return self.plan.sessions[int(self.plan.which[number])].calls[place].task
-
-    def longer_than(self, tokens: int) -> int:
-        """As `Load`."""
-        return sum(call.prompt_tokens + call.output_tokens > tokens for call in self._calls())
-
-    def means(self) -> Means:
-        """As `Load`, with the targets of a request without declared targets, for every task."""
-        lengths = np.array([(call.prompt_tokens, call.output_tokens) for call in self._calls()], float)
-        prompt, output = lengths.mean(axis=0).tolist()
-        return Means(prompt, output, self.plan.options.tpot_ms or 90.0 * self.plan.options.slo_scale)
-
-    def feed(self, model: str, estimate: Believe | None) -> Feed:
-        """As `Load`."""
-        driver = SessionDriver(self.plan, model=model, estimate=estimate)
-        issued: list[Arrival] = []
-
-        def first() -> Iterator[Arrival]:
-            for arrival in driver.arrivals():
-                issued.append(arrival)
-                yield arrival
-
-        def followups(ended: Ended, now_s: float) -> Iterable[Arrival]:
-            following = driver.followups(ended, now_s)
-            issued.extend(following)
-            return following
-
-        return Feed(first(), followups, issued, driver.ended)
-
-    def _calls(self) -> Iterator[Call]:
-        for which in self.plan.which.tolist():
-            yield from self.plan.sessions[which].calls
-
-
-def open_sessions(case: Case, base: SessionPlan, kind: str) -> SessionLoad:
-    """Cuts and scales a plan and sets its targets by the case's settings; `limit` counts sessions.
+def _open_sessions(case: Case, base: SessionPlan, kind: str) -> Load:
+    """Cuts and scales sessions and sets their targets; `limit` counts sessions. More load is more sessions, each at its own pace.
 
     Raises:
         TraceError: No session is left after the case's cuts.
@@ -238,7 +163,42 @@ def open_sessions(case: Case, base: SessionPlan, kind: str) -> SessionLoad:
     plan.duration_s /= case.load
     slo = {name: value for name, value in (("ttft_ms", case.slo.ttft_ms), ("tpot_ms", case.slo.tpot_ms)) if value}
     plan.options = msgspec.structs.replace(plan.options, **slo)
-    return SessionLoad(plan, kind, own_rps)
+    calls = [(call.prompt_tokens, call.output_tokens) for which in plan.which.tolist() for call in plan.sessions[which].calls]
+    lengths = np.array(calls, np.int64)
+
+    def task(_row: int, request_id: str) -> TaskType:
+        # The driver's ids contain session and call.
+        number, place = map(int, request_id[1:].split("-"))
+        return plan.sessions[int(plan.which[number])].calls[place].task
+
+    return Load(
+        name=plan.name,
+        kind=kind,
+        own_rps=own_rps,
+        duration_s=plan.duration_s,
+        prompt_tokens=lengths[:, 0],
+        output_tokens=lengths[:, 1],
+        # The target of a request without declared targets, for every task.
+        slo_tpot_ms=plan.options.tpot_ms or 90.0 * plan.options.slo_scale,
+        task=task,
+        feed=lambda model, estimate: _session_feed(SessionDriver(plan, model=model, estimate=estimate)),
+    )
+
+
+def _session_feed(driver: SessionDriver) -> Feed:
+    issued: list[Arrival] = []
+
+    def first() -> Iterator[Arrival]:
+        for arrival in driver.arrivals():
+            issued.append(arrival)
+            yield arrival
+
+    def followups(ended: Ended, now_s: float) -> Iterable[Arrival]:
+        following = driver.followups(ended, now_s)
+        issued.extend(following)
+        return following
+
+    return Feed(first(), followups, issued, driver.ended)
 
 
 def _keep(plan: SessionPlan, count: int, duration_s: float) -> None:

@@ -184,8 +184,8 @@ def guess_rps(kind: Kind, load: Load, slo: SloTarget) -> float:
     ends meanwhile: B requests take `output * step(B) + B * prefill`.
     """
     profile = kind.profile
-    prompt, output, own_tpot_ms = load.means()
-    tpot_ms = slo.tpot_ms or own_tpot_ms
+    prompt, output = float(np.mean(load.prompt_tokens)), float(np.mean(load.output_tokens))
+    tpot_ms = slo.tpot_ms or load.slo_tpot_ms
     prefill_ms = profile.prefill_ms_per_token * prompt + profile.prefill_ms_per_ktoken_sq * prompt * prompt / 2.0 * 1e-6
     prefill_ms += profile.curve_ms(int(prompt)) - profile.curve_ms(0)
     held = prompt + output / 2.0

@@ -8,12 +8,12 @@ import numpy as np
 from msgspec import Meta
 
 from hmas.controller.core.errors import TraceError
+from hmas.loadgen.arrivals import poisson_times, renewal_times
 from hmas.loadgen.dataset import load_mixture
 from hmas.loadgen.requests import Floats, Requests, draw_requests, kind_of, requests_of, whole_mixture
 from hmas.loadgen.streams import stream
 from hmas.loadgen.traces import MAX_TOKENS, read_trace
 from hmas.workloads.options import Count, NotNegative, Options, Positive
-from hmas.workloads.processes import Family, poisson_times, renewal_times
 from hmas.workloads.table import Workload, annotate
 
 DEFAULT_S = 600.0
@@ -56,10 +56,9 @@ class DrawnOptions(TimedOptions, frozen=True, kw_only=True):
 
 
 class GammaOptions(DrawnOptions, frozen=True, kw_only=True):
-    """`cv`: coefficient of variation of the gaps (1 is Poisson). `family`: their distribution."""
+    """`cv`: coefficient of variation of the gaps, which are gamma-distributed (1 is Poisson)."""
 
     cv: Positive = 2.0
-    family: Family = "gamma"
 
 
 def poisson(options: DrawnOptions, _path: Path | None) -> Workload:
@@ -75,10 +74,10 @@ def gamma(options: GammaOptions, _path: Path | None) -> Workload:
         times, horizon_s = np.empty(0), options.horizon_s
         # A clustered process may take much longer than the mean; each try restarts the draws, so the result does not depend on the tries.
         while len(times) < options.count:
-            times = renewal_times(options.family, options.rate, options.cv, horizon_s, stream(options.seed, "arrivals"))
+            times = renewal_times(options.rate, options.cv, horizon_s, stream(options.seed, "arrivals"))
             horizon_s *= 2.0
     else:
-        times = renewal_times(options.family, options.rate, options.cv, options.horizon_s, rng)
+        times = renewal_times(options.rate, options.cv, options.horizon_s, rng)
     return with_lengths("gamma", times, options)
 
 

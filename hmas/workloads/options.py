@@ -3,7 +3,7 @@
 import math
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -13,8 +13,6 @@ from hmas.controller.core.errors import TraceError
 Positive = Annotated[float, Meta(gt=0, le=1e9)]
 NotNegative = Annotated[float, Meta(ge=0, le=1e9)]
 Count = Annotated[int, Meta(ge=0, le=1_000_000_000)]
-MAX_ROWS = 20_000_000
-"""Most rows of one workload: 800 MB of columns."""
 
 AnyOptions = TypeVar("AnyOptions", bound="Options")
 
@@ -93,16 +91,10 @@ def read_options(spec: Spec, kind: type[AnyOptions]) -> AnyOptions:
     except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at `$.")
         field = where.rstrip("`")
-        raise TraceError(f"{spec.name}: {field} is {spec.options.get(field)!r}; allowed: {_allowed(kind, field, what)}") from error
+        allowed = what.removeprefix("Expected ").replace("`", "").split(", got")[0]
+        raise TraceError(f"{spec.name}: {field} is {spec.options.get(field)!r}; allowed: {allowed}") from error
     for field in kind.__struct_fields__:
         value = getattr(options, field)
         if isinstance(value, float) and not math.isfinite(value):
             raise TraceError(f"{spec.name}: {field} is {value}; allowed: finite numbers")
     return options
-
-
-def _allowed(kind: type[Options], field: str, what: str) -> str:
-    hint = get_type_hints(kind).get(field)
-    if get_origin(hint) is Literal:
-        return ", ".join(map(str, get_args(hint)))
-    return what.removeprefix("Expected ").replace("`", "").split(", got")[0]

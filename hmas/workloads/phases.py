@@ -13,12 +13,12 @@ from msgspec import Meta
 
 from hmas.controller.core.errors import TraceError
 from hmas.controller.core.types import TaskType
+from hmas.loadgen.arrivals import piecewise_times, poisson_times
 from hmas.loadgen.dataset import Mixture, load_mixture
 from hmas.loadgen.requests import Floats, Regime, draw_requests, whole_mixture
 from hmas.loadgen.streams import stream
 from hmas.workloads.drawn import lengths_for
 from hmas.workloads.options import Options, Positive
-from hmas.workloads.processes import piecewise_times, poisson_times
 from hmas.workloads.replay import ReplayOptions, replay
 from hmas.workloads.table import Workload, annotate
 

@@ -7,12 +7,13 @@ import numpy as np
 from msgspec import Meta
 
 from hmas.controller.core.errors import TraceError
+from hmas.loadgen.arrivals import MAX_ROWS
 from hmas.loadgen.dataset import load_mixture
 from hmas.loadgen.requests import Floats, kind_of, requests_of
 from hmas.loadgen.streams import stream
 from hmas.loadgen.traces import MOONCAKE_TICK_MS, Trace, TraceFormat, read_trace, ticks_of
 from hmas.workloads.files import read_workload
-from hmas.workloads.options import MAX_ROWS, Count, NotNegative, Options, Positive
+from hmas.workloads.options import Count, NotNegative, Options, Positive
 from hmas.workloads.table import HASH_TOKENS, Blocks, Workload, annotate, span_s
 
 

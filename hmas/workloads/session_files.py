@@ -9,11 +9,11 @@ import msgspec
 
 from hmas.controller.core.errors import TraceError
 from hmas.controller.core.types import TaskType
+from hmas.loadgen.arrivals import poisson_times
 from hmas.loadgen.streams import stream
 from hmas.loadgen.traces import MAX_TOKENS, records
 from hmas.workloads.drawn import TimedOptions, cut_to_count
 from hmas.workloads.options import NotNegative, Positive
-from hmas.workloads.processes import poisson_times
 from hmas.workloads.sessions import Call, Session, SessionPlan
 
 STEP_TASKS = {

@@ -71,7 +71,6 @@ def test_specifications(text, name, path, options):
         ("poisson:kind=video", r"kind is 'video'; allowed: conv, code"),
         ("poisson:file.csv", r"poisson reads no file, but 'file.csv' is given; allowed: as in poisson:rate=40"),
         ("gamma:cv=1000", r"cv is 1000.0; allowed: 0.05 to 100"),
-        ("gamma:family=pareto", r"family is 'pareto'; allowed: exponential, gamma, weibull"),
         ("poisson?rate=1:2", r"allowed: NAME:option=value"),
     ],
 )

@@ -6,11 +6,11 @@ from typing import Literal
 import numpy as np
 
 from hmas.controller.core.types import TaskType
+from hmas.loadgen.arrivals import poisson_times
 from hmas.loadgen.requests import TASKS, Floats, Ints, Requests
 from hmas.loadgen.streams import stream
 from hmas.workloads.drawn import TimedOptions, cut_to_count
 from hmas.workloads.options import NotNegative, Positive
-from hmas.workloads.processes import poisson_times
 from hmas.workloads.table import Workload, annotate
 
 PROMPT_MEDIANS = {"lognormal": 512.0, "short": 128.0, "long": 1024.0}

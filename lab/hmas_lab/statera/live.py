@@ -13,12 +13,12 @@ import msgspec
 
 from hmas.controller.core.types import DEFAULT_IMPORTANCE, Slo
 from hmas.engines.tokens import estimate_tokens
+from hmas.loadgen.arrivals import piecewise_times
 from hmas.loadgen.process import LoadSpec, run_process, write_plan
 from hmas.loadgen.results import Result, is_good, read_results
 from hmas.loadgen.streams import stream
 from hmas.loadgen.workload import Arrival, Turn
 from hmas.planning import StudyError
-from hmas.workloads.processes import piecewise_times
 from hmas_lab.frontdoor.arms import Arm, arm_of, running_arm
 from hmas_lab.frontdoor.capacity import capacity_points
 from hmas_lab.frontdoor.settings import PASS, PLAIN

@@ -17,6 +17,7 @@ from hmas.controller.scheduling.results import Ended
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.simulation import Periodic, SimulationResult, simulate
 from hmas.engines.sim.profile import Profile
+from hmas.loadgen.arrivals import piecewise_times
 from hmas.loadgen.dataset import load_mixture
 from hmas.loadgen.requests import draw_requests, whole_mixture
 from hmas.loadgen.streams import stream
@@ -24,7 +25,6 @@ from hmas.planning.case import PRESETS, Case
 from hmas.planning.fleet import Fleet, Group, Kind
 from hmas.planning.running import build
 from hmas.workloads.options import Options
-from hmas.workloads.processes import piecewise_times
 from hmas.workloads.table import Workload, annotate
 from hmas_lab.statera.laws import Law
 
