@@ -12,7 +12,6 @@ from hmas.controller.core.errors import ConfigError, PolicyError
 from hmas.controller.routing import make_router
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY, check_parameters
 from hmas.controller.scheduling.settings import SHIPPED, SchedulerSettings
-from hmas.planning.faults import Fault
 from hmas.planning.fleet import Fleet
 
 Agent = Literal["statera", "meta"]
@@ -54,7 +53,6 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         warmup_s: Requests that arrive before this, after scaling, are served but not scored.
         model: The model that requests ask for, empty for the one that the fleet serves.
         agents: Agents whose models control the run; qos runs with any of them.
-        faults: Faults of agents during the run.
         meta: Settings of meta that differ from the shipped ones, by the names of `AgentsConfig`, such as `meta_selector`.
         slo: Targets for all requests, in place of the workload's.
         seed: Seed of the workload's random draws.
@@ -73,7 +71,6 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     admission: SchedulerSettings = SHIPPED
     agents: tuple[Agent, ...] = ()
     meta: dict[str, str | float | bool] = {}
-    faults: tuple[Fault, ...] = ()
     slo: SloTarget = SloTarget()
     seed: int = 1
 

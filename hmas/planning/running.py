@@ -93,7 +93,9 @@ class Gate(Router, Protocol):
         ...
 
 
-def run_case(case: Case, watch: Watch | None = None, load: Load | None = None, gate: Gate | None = None) -> Run:
+def run_case(
+    case: Case, watch: Watch | None = None, load: Load | None = None, gate: Gate | None = None, steering: AgentSteering | None = None
+) -> Run:
     """Simulates a case. The same case gives the same run, always.
 
     Args:
@@ -101,6 +103,7 @@ def run_case(case: Case, watch: Watch | None = None, load: Load | None = None, g
         watch: Callbacks for progress and stop; they do not affect the simulation before a stop.
         load: The case's workload, if it has been opened already.
         gate: An admission control in place of the router.
+        steering: The case's agents, if they are not to be the usual ones.
 
     Raises:
         ConfigError: The case cannot be run.
@@ -111,7 +114,7 @@ def run_case(case: Case, watch: Watch | None = None, load: Load | None = None, g
     if case.warmup_s >= load.duration_s:
         raise ConfigError(f"warm-up is {case.warmup_s:g} s; allowed: less than the arrivals' {load.duration_s:g} s")
     watch = watch or Watch()
-    steering = AgentSteering(case, watch.viewed)
+    steering = steering or AgentSteering(case, watch.viewed)
     scheduler, engines = build(case, gate)
     guard = _Guard(watch, scheduler, list(engines), load.count)
 

@@ -19,6 +19,7 @@ from hmas.controller.config.schema import AgentsConfig, Config, SchedulerConfig
 from hmas.controller.config.slo import SloConfig
 from hmas.controller.control.resolve import Ceiling, Configured, Directives, Received, resolve
 from hmas.controller.core.messages import (
+    Completion,
     ControlAction,
     DecisionOutcome,
     LongView,
@@ -26,7 +27,6 @@ from hmas.controller.core.messages import (
     MetaDecision,
     OverrideNotice,
     ShortView,
-    SystemSnapshot,
 )
 from hmas.controller.core.types import Estimates, Request
 from hmas.controller.scheduling.default_estimates import History
@@ -37,7 +37,6 @@ from hmas.controller.simulation import Periodic
 from hmas.engines.base import Knobs
 from hmas.engines.sim.model import EngineModel
 from hmas.planning.case import Case
-from hmas.planning.faults import Faults
 
 META_MAX_AGE_S = MetaAgent.max_age_s
 NOTED = 10_000
@@ -61,6 +60,7 @@ class AgentSteering:
         viewed: Called with each view that qos makes, before agents act on it.
 
     Attributes:
+        qos, statera, meta: The agents, None where the case does not name one. `twin`: meta's, None where it has none.
         history: Lengths and times that the gateway has learnt.
         actions: Number of control actions of statera.
         changes: Policy changes of meta, in order of time.
@@ -75,21 +75,17 @@ class AgentSteering:
         kinds = case.fleet.instances()
         self.widest = {name: kind.n_run for name, kind in kinds.items()}
         self._agents = case.agents
-        self._twin: Twin | None = None
+        self.twin: Twin | None = None
         settings = msgspec.convert(case.meta, AgentsConfig)
         config = Config(scheduler=msgspec.convert({"policy": case.policy}, SchedulerConfig), agents=settings)
         self._settings: AgentsConfig = config.agents
         self._tick_s = config.scheduler.tick_s
         self._config = config
         self._case = case
-        self._faults = Faults(case.faults, case.seed)
-        self._start_qos()
-        self._statera: StateraAgent | None = None
-        self._meta: Meta | None = None
-        if "statera" in case.agents:
-            self._start_statera()
-        if "meta" in case.agents:
-            self._start_meta()
+        self.statera: StateraAgent | None = None
+        self.meta: Meta | None = None
+        for agent in ("qos", *case.agents):
+            self.start(agent)
         self._configured = Configured(policy=case.policy, n_run=0)
         self._ceilings = {name: Ceiling(kind.n_run, kind.token_budget) for name, kind in kinds.items()}
         self._heard_meta: Received[MetaDecision] | None = None
@@ -98,98 +94,80 @@ class AgentSteering:
 
     def controls(self) -> Sequence[Periodic]:
         """Control laws for the simulation; empty if the case has no agents."""
-        return [Periodic(every_s=self._tick_s, run=self._cycle)] if self._agents else []
+        return [Periodic(every_s=self._tick_s, run=self.cycle)] if self._agents else []
 
-    def _start_qos(self) -> None:
-        self._qos = qos_agent.make_agent(self._config).model
-
-    def _start_statera(self) -> None:
-        self._statera = statera_agent.make_agent(self._config)
-
-    def _start_meta(self) -> None:
-        # The twin uses measurements of the engines, as it does for engines without a profile.
-        self._meta = make_meta(self._config, admission=self._case.admission, routing=self._case.router)
-        self._twin = self._meta.twin
+    def start(self, agent: str) -> None:
+        """Starts an agent, or replaces it by one without state."""
+        if agent == "qos":
+            self.qos = qos_agent.make_agent(self._config).model
+        elif agent == "statera":
+            self.statera = statera_agent.make_agent(self._config)
+        else:
+            # The twin uses measurements of the engines, as it does for engines without a profile.
+            self.meta = make_meta(self._config, admission=self._case.admission, routing=self._case.router)
+            self.twin = self.meta.twin
 
     def on_end(self, ended: Ended, now_s: float) -> None:
         """Passes the telemetry of an ended request to history and agents."""
         completion = completion_of(ended, now_s)
         self.history.learn(completion)
-        if not self._agents:
-            return
-        for heard in self._faults.heard("qos", "completions", [completion], now_s) if self._faults else [completion]:
-            self._qos.complete(heard, now_s)
-        if self._twin is not None:
-            for heard in self._faults.heard("meta", "completions", [completion], now_s) if self._faults else [completion]:
-                self._twin.hear(heard)
+        if self._agents:
+            self.complete(completion, now_s)
+
+    def complete(self, completion: Completion, now_s: float) -> None:
+        """Passes a completion to the agents that read it."""
+        self.qos.complete(completion, now_s)
+        if self.twin is not None:
+            self.twin.hear(completion)
 
     def estimate(self, request: Request, _now_s: float) -> Estimates:
         """The estimates of a request at its arrival."""
         believed = self.history.estimate(request)
-        if self._twin is not None:
-            self._twin.traffic.came(request, believed)
+        if self.twin is not None:
+            self.twin.traffic.came(request, believed)
         return believed
 
-    def _cycle(self, now_s: float, scheduler: Scheduler, engines: Mapping[str, EngineModel]) -> None:
+    def cycle(self, now_s: float, scheduler: Scheduler, engines: Mapping[str, EngineModel]) -> None:
+        """One cycle of the gateway: a snapshot for the agents, and their answers in force."""
         snapshot = scheduler.snapshot(now_s, "simulation")
-        if self._faults:
-            said = self._troubled(snapshot, now_s)
-        else:
-            if self._twin is not None:
-                self._twin.hear(snapshot)
-            views = self._qos.observe(snapshot, now_s)
-            said = [*self._actions(views, now_s), *self._decisions(views, now_s)]
+        if self.twin is not None:
+            self.twin.hear(snapshot)
+        views = self.qos.observe(snapshot, now_s)
+        said = [*self.actions_on(views, now_s), *self.decisions_on(views, now_s)]
+        if said:
+            self.apply(said, scheduler, engines, now_s)
+
+    def actions_on(self, views: Sequence[ShortView | LongView], now_s: float) -> list[ControlAction]:
+        """Statera's actions on the views that are not too old for it."""
+        found: list[ControlAction] = []
+        for view in views:
+            self._viewed(view)
+            if isinstance(view, ShortView) and self.statera is not None and not _is_old(view, self.statera.max_age_s, now_s):
+                found += self.statera.model.observe(view, now_s)
+        if self.twin is not None:
+            for action in found:
+                self.twin.hear(action)
+        return found
+
+    def decisions_on(self, views: Sequence[ShortView | LongView], now_s: float) -> list[MetaDecision]:
+        """Meta's decisions on the views; outcomes of earlier decisions are left out, as they are only for operators."""
+        found: list[MetaDecision] = []
+        for view in views:
+            if self.meta is not None and not _is_old(view, META_MAX_AGE_S, now_s):
+                said = [*self.meta.on_view(view, now_s), *self.meta.think(now_s)]
+                found += [one for one in said if not isinstance(one, DecisionOutcome)]
+        return found
+
+    def apply(
+        self, said: Sequence[ControlAction | MetaDecision], scheduler: Scheduler, engines: Mapping[str, EngineModel], now_s: float
+    ) -> None:
+        """Takes the agents' messages, resolves the directives and applies the differences, as the gateway does."""
         for message in said:
             if isinstance(message, ControlAction):
                 self._heard_statera[message.instance] = Received(message.sent_s, message)
                 self.actions += 1
             else:
                 self._heard_meta = Received(message.sent_s, message)
-        # With faults the directives are applied even without messages, because an agent's silence matters too.
-        if said or self._faults:
-            self._apply(scheduler, engines, now_s)
-
-    def _actions(self, views: Sequence[ShortView | LongView], now_s: float) -> list[ControlAction]:
-        """Statera's actions on the views that are not too old for it."""
-        found: list[ControlAction] = []
-        for view in views:
-            self._viewed(view)
-            if isinstance(view, ShortView) and self._statera is not None and not _is_old(view, self._statera.max_age_s, now_s):
-                found += self._statera.model.observe(view, now_s)
-        if self._twin is not None:
-            for action in found:
-                self._twin.hear(action)
-        return found
-
-    def _decisions(self, views: Sequence[ShortView | LongView], now_s: float) -> list[MetaDecision]:
-        """Meta's decisions on the views; outcomes of earlier decisions are left out, as they are only for operators."""
-        found: list[MetaDecision] = []
-        for view in views:
-            if self._meta is not None and not _is_old(view, META_MAX_AGE_S, now_s):
-                said = [*self._meta.on_view(view, now_s), *self._meta.think(now_s)]
-                found += [one for one in said if not isinstance(one, DecisionOutcome)]
-        return found
-
-    def _troubled(self, snapshot: SystemSnapshot, now_s: float) -> list[ControlAction | MetaDecision]:
-        """One cycle with faults of agents."""
-        faults = self._faults
-        starts = {"qos": self._start_qos, "statera": self._start_statera, "meta": self._start_meta}
-        for agent in faults.restarts(now_s):
-            starts[agent]()
-        if self._twin is not None:
-            for heard in faults.heard("meta", "snapshots", [snapshot], now_s):
-                self._twin.hear(heard)
-        views: list[ShortView | LongView] = []
-        for heard in faults.heard("qos", "snapshots", [snapshot], now_s):
-            views += self._qos.observe(heard, now_s)
-        late = faults.due(now_s)
-        views = [*(one for one in late if isinstance(one, ShortView | LongView)), *faults.said("qos", views, now_s)]
-        actions = faults.said("statera", self._actions(faults.heard("statera", "views", views, now_s), now_s), now_s)
-        decisions = faults.said("meta", self._decisions(faults.heard("meta", "views", views, now_s), now_s), now_s)
-        return [*(one for one in late if isinstance(one, ControlAction | MetaDecision)), *actions, *decisions]
-
-    def _apply(self, scheduler: Scheduler, engines: Mapping[str, EngineModel], now_s: float) -> None:
-        """Resolves the directives after a message of an agent and applies the differences, as the gateway does."""
         before = self._in_force
         after = resolve(
             self._configured,

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from agent_faults import Fault, Faults, FaultySteering
 
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.core.messages import Completion
 from hmas.controller.core.types import OutcomeKind
 from hmas.planning.case import PRESETS, Case
-from hmas.planning.faults import Fault, Faults
 from hmas.planning.fleet import read_fleet
 from hmas.planning.running import Run, run_case
 
@@ -28,7 +28,8 @@ def case(**changes) -> Case:
 
 
 def steered(*faults: Fault, meta: dict) -> Run:
-    return run_case(case(agents=("statera", "meta"), meta=PACE | meta, faults=faults))
+    made = case(agents=("statera", "meta"), meta=PACE | meta)
+    return run_case(made, steering=FaultySteering(made, faults) if faults else None)
 
 
 def good(run: Run, width_s: float = 10.0) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 import itertools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -10,7 +10,12 @@ import numpy as np
 from msgspec import Meta
 
 from hmas.controller.core.errors import ConfigError
+from hmas.controller.core.messages import Completion, ControlAction, LongView, MetaDecision, ShortView
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.engines.sim.model import EngineModel
 from hmas.loadgen.streams import stream
+from hmas.planning.case import Case
+from hmas.planning.steering import AgentSteering
 
 Steered = Literal["qos", "statera", "meta"]
 FaultKind = Literal["dead", "hung", "restart", "late", "garbage"]
@@ -122,3 +127,35 @@ class Faults:
     def _figure(self, value: float) -> float:
         drawn = float(self._random.choice(np.asarray(NONSENSE)))
         return int(drawn) if isinstance(value, int) else drawn
+
+
+class FaultySteering(AgentSteering):
+    """The agents of a case, with faults; their silence matters too, so directives are resolved in every cycle."""
+
+    def __init__(self, case: Case, faults: Sequence[Fault]) -> None:
+        super().__init__(case)
+        self._faults = Faults(faults, case.seed)
+
+    def complete(self, completion: Completion, now_s: float) -> None:
+        for heard in self._faults.heard("qos", "completions", [completion], now_s):
+            self.qos.complete(heard, now_s)
+        if self.twin is not None:
+            for heard in self._faults.heard("meta", "completions", [completion], now_s):
+                self.twin.hear(heard)
+
+    def cycle(self, now_s: float, scheduler: Scheduler, engines: Mapping[str, EngineModel]) -> None:
+        faults, snapshot = self._faults, scheduler.snapshot(now_s, "simulation")
+        for agent in faults.restarts(now_s):
+            self.start(agent)
+        if self.twin is not None:
+            for heard in faults.heard("meta", "snapshots", [snapshot], now_s):
+                self.twin.hear(heard)
+        views: list[ShortView | LongView] = []
+        for heard in faults.heard("qos", "snapshots", [snapshot], now_s):
+            views += self.qos.observe(heard, now_s)
+        late = faults.due(now_s)
+        views = [*(one for one in late if isinstance(one, ShortView | LongView)), *faults.said("qos", views, now_s)]
+        actions = faults.said("statera", self.actions_on(faults.heard("statera", "views", views, now_s), now_s), now_s)
+        decisions = faults.said("meta", self.decisions_on(faults.heard("meta", "views", views, now_s), now_s), now_s)
+        said = [*(one for one in late if isinstance(one, ControlAction | MetaDecision)), *actions, *decisions]
+        self.apply(said, scheduler, engines, now_s)
