@@ -12,8 +12,7 @@ from hmas.cli.output import hint, json_option, say, say_json, table
 from hmas.cli.profile import Concurrencies
 from hmas.controller.config.schema import AgentsConfig, SchedulerConfig
 from hmas.engines.sim.profile import load_profile
-from hmas.profiling.identify import Identified, identify
-from hmas.profiling.ladder import Load, Rung, live, simulated
+from hmas.profiling.ladder import Identified, Load, Rung, identify, live, simulated
 from hmas.profiling.target import look_at
 
 

@@ -30,10 +30,9 @@ TELL_EVERY = 256
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Progress of a run: virtual time, and the numbers of arrived and ended requests."""
+    """Progress of a run: virtual time, and the numbers of ended and planned requests."""
 
     now_s: float
-    come: int
     done: int
     planned: int
 
@@ -194,7 +193,6 @@ class _Guard:
     scheduler: Scheduler
     instances: list[str]
     planned: int
-    come: int = 0
     done: int = 0
     now_s: float = 0.0
     stopped_s: float | None = None
@@ -204,7 +202,6 @@ class _Guard:
         """Passes arrivals on until the run is stopped."""
         for arrival in arrivals:
             yield arrival
-            self.come += 1
             self._look()
             if self.stopped_s is not None:
                 return
@@ -215,11 +212,7 @@ class _Guard:
             return None
 
         def follow(ended: Ended, now_s: float) -> Iterable[Arrival]:
-            if self.stopped_s is not None:
-                return ()
-            come = list(followups(ended, now_s))
-            self.come += len(come)
-            return come
+            return followups(ended, now_s) if self.stopped_s is None else ()
 
         return follow
 
@@ -235,7 +228,7 @@ class _Guard:
             return
         self._since = 0
         self.watch.look(self.scheduler, self.now_s)
-        self.watch.tell(Told(now_s=self.now_s, come=self.come, done=self.done, planned=self.planned))
+        self.watch.tell(Told(now_s=self.now_s, done=self.done, planned=self.planned))
         if self.watch.stop():
             self.stopped_s = self.now_s
             for name in self.instances:

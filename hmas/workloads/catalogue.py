@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from hmas.controller.core.errors import TraceError
 from hmas.workloads import drawn, phases, replay, session_files
@@ -10,79 +10,51 @@ from hmas.workloads.options import Options, Spec, parse, read_options
 from hmas.workloads.sessions import SessionPlan
 from hmas.workloads.table import Workload
 
+Made = TypeVar("Made", Workload, SessionPlan)
 
-class Entry(NamedTuple):
+
+class Entry(NamedTuple, Generic[Made]):
     """One workload of the catalogue.
 
     Attributes:
         options: Type of its options.
         make: Makes the workload from options and path.
         path: Whether the specification names a file or folder.
-        about: A line for listings.
         example: A valid specification.
     """
 
     options: type[Options]
-    make: Callable[[Any, Any], Workload]
+    make: Callable[[Any, Any], Made]
     path: Literal["none", "may", "must"]
-    about: str
     example: str
 
 
-WORKLOADS: Mapping[str, Entry] = MappingProxyType(
+WORKLOADS: Mapping[str, Entry[Workload]] = MappingProxyType(
     {
-        "poisson": Entry(drawn.DrawnOptions, drawn.poisson, "none", "Poisson arrivals", "poisson:rate=40,duration=600,seed=1"),
-        "gamma": Entry(drawn.GammaOptions, drawn.gamma, "none", "renewal arrivals with a given CV", "gamma:rate=40,cv=3,duration=600"),
-        "phases": Entry(phases.PhaseOptions, phases.phases, "none", "H-MAS Eq. 13: steady, surge, on-off", "phases:rate=40"),
-        "semantic": Entry(
-            phases.SemanticOptions, phases.semantic, "may", "H-MAS's shift of task types", "semantic:conv.csv?rate=4,phase=200"
-        ),
-        "burst": Entry(phases.BurstOptions, phases.burst, "none", "H-MAS's fast slice: short bursts", "burst:rate=40,height=4"),
-        "drift": Entry(phases.DriftOptions, phases.drift, "none", "H-MAS's medium slice: the mix drifts", "drift:rate=40,last=0.5"),
-        "shift": Entry(phases.ShiftOptions, phases.shift, "none", "H-MAS's slow slice: a lasting change", "shift:rate=40,before=0.5"),
-        "azure": Entry(replay.ReplayOptions, replay.azure, "must", "Azure's traces", "azure:conv.csv.gz?rate=40,duration=600,laps=2"),
-        "mooncake": Entry(
-            replay.ReplayOptions, replay.mooncake, "must", "Mooncake's traces with prompt blocks", "mooncake:trace.jsonl?speed=2"
-        ),
-        "file": Entry(replay.FileOptions, replay.from_file, "must", "a workload file (CSV or JSONL)", "file:mine.csv?rate=10"),
+        "poisson": Entry(drawn.DrawnOptions, drawn.poisson, "none", "poisson:rate=40,duration=600,seed=1"),
+        "gamma": Entry(drawn.GammaOptions, drawn.gamma, "none", "gamma:rate=40,cv=3,duration=600"),
+        "phases": Entry(phases.PhaseOptions, phases.phases, "none", "phases:rate=40"),
+        "semantic": Entry(phases.SemanticOptions, phases.semantic, "may", "semantic:conv.csv?rate=4,phase=200"),
+        "burst": Entry(phases.BurstOptions, phases.burst, "none", "burst:rate=40,height=4"),
+        "drift": Entry(phases.DriftOptions, phases.drift, "none", "drift:rate=40,last=0.5"),
+        "shift": Entry(phases.ShiftOptions, phases.shift, "none", "shift:rate=40,before=0.5"),
+        "azure": Entry(replay.ReplayOptions, replay.azure, "must", "azure:conv.csv.gz?rate=40,duration=600,laps=2"),
+        "mooncake": Entry(replay.ReplayOptions, replay.mooncake, "must", "mooncake:trace.jsonl?speed=2"),
+        "file": Entry(replay.FileOptions, replay.from_file, "must", "file:mine.csv?rate=10"),
     }
 )
-
-
-class SessionEntry(NamedTuple):
-    """One closed-loop workload: type of its options, function that makes it, a line for listings, and an example."""
-
-    options: type[Options]
-    make: Callable[[Any, Any], SessionPlan]
-    about: str
-    example: str
-
-
-SESSIONS: Mapping[str, SessionEntry] = MappingProxyType(
+SESSIONS: Mapping[str, Entry[SessionPlan]] = MappingProxyType(
     {
-        "text2sql": SessionEntry(
-            session_files.Text2SqlOptions, session_files.text2sql, "text-to-SQL workflows", "text2sql:hexgen_text2sql.jsonl.gz?rate=0.5"
-        ),
-        "tools": SessionEntry(
-            session_files.ToolOptions, session_files.tools, "agents with tools", "tools:tool_sessions.jsonl.gz?rate=0.2,source=agentcgroup"
-        ),
+        "text2sql": Entry(session_files.Text2SqlOptions, session_files.text2sql, "must", "text2sql:hexgen_text2sql.jsonl.gz?rate=0.5"),
+        "tools": Entry(session_files.ToolOptions, session_files.tools, "must", "tools:tool_sessions.jsonl.gz?rate=0.2,source=agentcgroup"),
     }
 )
+"""Closed-loop workloads, in which later calls depend on when earlier ones end."""
 
 
 def build_sessions(spec: str | Spec) -> SessionPlan:
-    """Makes a workload of sessions, in which later calls depend on when earlier ones end.
-
-    Raises:
-        TraceError: As `build`.
-    """
-    parsed = parse(spec) if isinstance(spec, str) else spec
-    entry = SESSIONS.get(parsed.name)
-    if entry is None:
-        raise TraceError(f"workload of sessions is {parsed.name!r}; allowed: {', '.join(SESSIONS)}")
-    if parsed.path is None:
-        raise TraceError(f"{parsed.name} names no file; allowed: as in {entry.example}")
-    return entry.make(read_options(parsed, entry.options), parsed.path)
+    """Makes a workload of sessions; as `build`."""
+    return _build(spec, SESSIONS)
 
 
 def build(spec: str | Spec) -> Workload:
@@ -94,12 +66,15 @@ def build(spec: str | Spec) -> Workload:
     Raises:
         TraceError: The workload or an option is unknown, a value is out of range, or a file cannot be used.
     """
+    return _build(spec, WORKLOADS)
+
+
+def _build(spec: str | Spec, catalogue: Mapping[str, Entry[Made]]) -> Made:
     parsed = parse(spec) if isinstance(spec, str) else spec
-    entry = WORKLOADS.get(parsed.name)
-    if parsed.name in SESSIONS:
-        raise TraceError(f"workload is {parsed.name!r}, whose calls follow from each other; allowed: {', '.join(WORKLOADS)}")
+    entry = catalogue.get(parsed.name)
     if entry is None:
-        raise TraceError(f"workload is {parsed.name!r}; allowed: {', '.join(WORKLOADS)}")
+        linked = ", whose calls follow from each other" if parsed.name in SESSIONS else ""
+        raise TraceError(f"workload is {parsed.name!r}{linked}; allowed: {', '.join(catalogue)}")
     if parsed.path is None and entry.path == "must":
         raise TraceError(f"{parsed.name} names no file or folder; allowed: as in {entry.example}")
     if parsed.path is not None and entry.path == "none":

@@ -18,8 +18,7 @@ from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import ConfigError
 from hmas.engines.sim.profile import load_profile
 from hmas.planning import StudyError
-from hmas.profiling.identify import identify
-from hmas.profiling.ladder import Load, Rung, Timing, rung_of, simulated
+from hmas.profiling.ladder import Load, Rung, Timing, identify, rung_of, simulated
 
 PLANTS = st.builds(
     PlantFit,

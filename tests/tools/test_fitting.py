@@ -6,11 +6,10 @@ import pytest
 
 from hmas.engines.sim.profile import Profile, parse_profile
 from hmas.loadgen.sse import AnswerReader
-from hmas.profiling.coefficients import Decode, FitImpossible, Prefill, fit_coefficients
+from hmas.profiling.coefficients import Decode, FitImpossible, Prefill, fit_coefficients, robust_nnls
 from hmas.profiling.design import Bounds, plan
 from hmas.profiling.measured import Limits, Stated, document_of, limits_of, model_name, profile_of, slug
 from hmas.profiling.probe import Answer, Findings, decode_steps
-from hmas.profiling.robust import robust_nnls
 from hmas.profiling.target import ProbeError, Target
 
 TRUE = {

@@ -107,7 +107,7 @@ def test_stopping_early_leaves_a_report_of_the_part():
     run = run_case(case(), watch)
     assert run.stopped_s is not None
     assert run.violations == []
-    assert told[-1].come + told[-1].done == TELL_EVERY
+    assert 0 < told[-1].done < TELL_EVERY
     assert 0 < len(run.records) < run.load.count
     assert all(record.arrival_s <= run.stopped_s for record in run.records)
     # What had been sent was served; what waited was left, and is scored as nothing.

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from hmas.profiling.robust import Floats
+from hmas.profiling.coefficients import Floats
 
 _SHARES = (1.0, 0.4)
 _ENOUGH = 0.005

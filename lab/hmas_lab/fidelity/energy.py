@@ -9,7 +9,7 @@ import numpy as np
 
 from hmas.engines.sim.profile import Profile, load_profile, profile_names
 from hmas.loadgen.streams import stream
-from hmas.profiling.robust import robust_nnls
+from hmas.profiling.coefficients import robust_nnls
 from hmas_lab.fidelity.closed_loop import run_closed_loop
 from hmas_lab.fidelity.energy_data import Point, Sweep
 from hmas_lab.fidelity.timed import TimedEngine

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from hmas.controller.core.errors import TraceError
-from hmas.profiling.robust import Floats
+from hmas.profiling.coefficients import Floats
 
 Deployment = tuple[str, str, int]
 """Model, GPU, number of GPUs."""

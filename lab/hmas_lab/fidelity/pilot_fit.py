@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hmas.profiling.robust import Floats, robust_nnls
+from hmas.profiling.coefficients import Floats, robust_nnls
 from hmas_lab.fidelity.descent import gauss_newton
 from hmas_lab.fidelity.pilot_data import PilotRun
 from hmas_lab.fidelity.pilot_model import LOWER, PARAMETERS, UPPER, Deployed, deployed, errors, predict

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from hmas.engines.sim.profile import Profile
-from hmas.profiling.robust import Floats
+from hmas.profiling.coefficients import Floats
 from hmas_lab.fidelity.closed_loop import run_bare, run_closed_loop
 from hmas_lab.fidelity.pilot_data import Deployment, Measured, PilotRun
 from hmas_lab.fidelity.tgi import TgiEngine

@@ -5,7 +5,7 @@ import numpy as np
 from hmas.engines.sim.model import EngineModel
 from hmas.engines.sim.profile import Profile
 from hmas.engines.sim.stretch import Stretch
-from hmas.profiling.robust import Floats
+from hmas.profiling.coefficients import Floats
 
 
 class TimedEngine(EngineModel):
