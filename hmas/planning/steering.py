@@ -133,7 +133,7 @@ class AgentSteering:
         if self.twin is not None:
             self.twin.hear(snapshot)
         views = self.qos.observe(snapshot, now_s)
-        said = [*self.actions_on(views, now_s), *self.decisions_on(views, now_s)]
+        said: list[ControlAction | MetaDecision] = [*self.actions_on(views, now_s), *self.decisions_on(views, now_s)]
         if said:
             self.apply(said, scheduler, engines, now_s)
 
