@@ -13,7 +13,7 @@ import msgspec
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
 from hmas.demo.calibration import Calibration, Variant
 from hmas.demo.outcome import rounded
-from hmas.demo.site import Cast
+from hmas.demo.site import EVERYBODY, Cast
 from hmas.loadgen.arrivals import ArrivalSpec
 from hmas.loadgen.dataset import Mixture
 from hmas.loadgen.score import Score
@@ -40,11 +40,11 @@ def cast_of(arm: str, truths: str) -> Cast:
     """Who takes part in an arm's run; `truths` is the file that the oracle knows."""
     arm = RULES if arm == TWIN else arm
     if arm == "trained":
-        return Cast(declares=False)
+        return EVERYBODY
     if arm == "none":
-        return Cast(agents=STEERING, declares=False)
+        return Cast(agents=STEERING)
     words = ["hmas_lab", "teller", "--belief", arm, *(["--truths", truths] if arm == "oracle" else [])]
-    return Cast(agents=STEERING, beside={"teller": words}, declares=False)
+    return Cast(agents=STEERING, beside={"teller": words})
 
 
 class PromptLoad:
@@ -106,6 +106,7 @@ class PromptLoad:
             slo=one.truth.slo,
             tenant=one.request.tenant,
             kind=one.kind,
+            declares=False,
             size="long" if tokens >= LONG_TOKENS else "short",
         )
 
