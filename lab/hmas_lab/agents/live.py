@@ -12,12 +12,13 @@ import msgspec
 
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
 from hmas.demo.calibration import Calibration, Variant
-from hmas.demo.outcome import rounded
+from hmas.demo.outcome import DIGITS
 from hmas.demo.site import EVERYBODY, Cast
 from hmas.loadgen.arrivals import ArrivalSpec
 from hmas.loadgen.dataset import Mixture
 from hmas.loadgen.score import Score
 from hmas.loadgen.workload import Arrival, Turn
+from hmas.planning.report import rounded
 from hmas_lab.agents.asked import Pool, Prompt, notice_of
 from hmas_lab.agents.requests import Asked, Truth, draw
 from hmas_lab.agents.settings import RULES
@@ -184,7 +185,7 @@ class Ablation:
             **about,
             "complete": len(blocks) == self._settings.blocks,
             "settings": msgspec.to_builtins(self._settings),
-            "calibration": rounded(msgspec.to_builtins(ground)),
+            "calibration": rounded(msgspec.to_builtins(ground), DIGITS),
             "blocks": blocks,
             "summary": live_summary(blocks),
             "broken": broken(blocks),
