@@ -15,7 +15,7 @@ from hmas.controller.core.messages import ACTIONS, DECISIONS, ControlAction, Met
 from hmas.controller.runtime.clock import Clock
 from hmas.demo.calibration import Variant
 from hmas.demo.settings import Span
-from hmas.demo.site import EVERYBODY, Cast, GatewayAddress, Site, reset_engines, running_gateway
+from hmas.demo.site import Cast, GatewayAddress, Site, reset_engines, running_gateway
 from hmas.loadgen.process import LoadSpec, Progress, run_process, write_plan
 from hmas.loadgen.results import Result, RunSummary, read_results
 from hmas.loadgen.score import Score, score
@@ -91,13 +91,12 @@ async def live_run(
     arrivals: Sequence[Arrival],
     span: Span,
     *,
-    agents: bool,
+    cast: Cast | None,
     config: Mapping[str, Any],
     clock: Clock,
     on_progress: OnProgress,
-    cast: Cast = EVERYBODY,
 ) -> LiveRun:
-    """Runs the arrivals through a gateway of this variant; with agents, it starts those of the cast.
+    """Runs the arrivals through a gateway of this variant, with the agents of the cast if there is one.
 
     Raises:
         DemoBroken: A process did not start.
@@ -106,10 +105,8 @@ async def live_run(
     troubles = len(site.troubles)
     folder = site.folder / variant.name
     await reset_engines(site)
-    async with running_gateway(site, variant, agents=agents, config=config, cast=cast) as address:
-        load = LoadSpec(
-            url=address.url, model=site.model, api_keys=site.keys, length_channel=site.kind, drain_s=span.drain_s, declares=cast.declares
-        )
+    async with running_gateway(site, variant, cast=cast, config=config) as address:
+        load = LoadSpec(url=address.url, model=site.model, api_keys=site.keys, length_channel=site.kind, drain_s=span.drain_s)
         watcher = _Watcher(AdminClient(address.admin_url, timeout_s=ANSWER_S), clock)
         watching = asyncio.create_task(watcher.run())
         try:

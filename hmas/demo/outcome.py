@@ -14,8 +14,11 @@ from hmas.demo.calibration import Calibration, SweepPoint
 from hmas.demo.live import Decision, LiveRun
 from hmas.demo.settings import DemoSettings
 from hmas.loadgen.results import Result, is_good
+from hmas.planning.report import rounded
 
 VERSION = 1
+DIGITS = 4
+"""Decimals of the figures in the documents."""
 OURS = "hmas"
 DEFAULT = "engine-default"
 HEAD = (
@@ -79,8 +82,8 @@ def document(result: DemoResult) -> dict[str, Any]:
         "elapsed_s": round(result.elapsed_s, 1),
         "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "system": platform.system()},
         "settings": msgspec.to_builtins(result.settings),
-        "calibration": rounded(msgspec.to_builtins(result.calibration)),
-        "sweep": rounded(msgspec.to_builtins(result.sweep)),
+        "calibration": rounded(msgspec.to_builtins(result.calibration), DIGITS),
+        "sweep": rounded(msgspec.to_builtins(result.sweep), DIGITS),
         "runs": [run_document(run) for run in result.runs],
         "decisions": msgspec.to_builtins(told(ours)),
         "comparison": {
@@ -99,7 +102,7 @@ def document(result: DemoResult) -> dict[str, Any]:
 def run_document(run: LiveRun) -> dict[str, Any]:
     """One run, its figures rounded."""
     outcomes = run.summary.outcomes
-    figures = rounded(msgspec.to_builtins(run.score))
+    figures = rounded(msgspec.to_builtins(run.score), DIGITS)
     # Requests lost in the warm-up count too.
     figures["lost"] = outcomes["lost"]
     return {
@@ -181,15 +184,6 @@ def decision_line(decision: Decision) -> str:
     """One decision as a line of text."""
     change = f"{decision.before or '-'} -> {decision.after or '-'}"
     return f"{decision.at_s:6.1f} s  {decision.source}: {decision.kind} {decision.subject}: {change}  ({decision.reason})"
-
-
-def rounded(value: Any) -> Any:
-    """A document with floats rounded to four decimals."""
-    if isinstance(value, float):
-        return round(value, 4)
-    if isinstance(value, Mapping):
-        return {key: rounded(item) for key, item in value.items()}
-    return [rounded(item) for item in value] if isinstance(value, list) else value
 
 
 class ClassRow(msgspec.Struct, frozen=True, kw_only=True):

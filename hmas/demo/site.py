@@ -75,12 +75,10 @@ class Cast:
     Attributes:
         agents: Names of the agents that are started.
         beside: Additional processes on the same bus by name: a module and its arguments, to which `--config FILE` is added.
-        declares: Whether the requests declare their targets.
     """
 
     agents: tuple[str, ...] = tuple(AGENTS)
     beside: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    declares: bool = True
 
 
 EVERYBODY = Cast()
@@ -123,24 +121,21 @@ async def running_engines(site: Site, settings: DemoSettings) -> AsyncIterator[S
 
 
 @asynccontextmanager
-async def running_gateway(
-    site: Site, variant: Variant, *, agents: bool, config: Mapping[str, Any], cast: Cast = EVERYBODY
-) -> AsyncIterator[GatewayAddress]:
-    """Starts a gateway for one run: with bus and agents if `agents`, else alone with a fixed policy and window.
+async def running_gateway(site: Site, variant: Variant, *, cast: Cast | None, config: Mapping[str, Any]) -> AsyncIterator[GatewayAddress]:
+    """Starts a gateway for one run: with bus and agents if there is a cast, else alone with a fixed policy and window.
 
     Args:
         site: The site.
         variant: The configuration of the gateway.
-        agents: Whether agents control the gateway.
+        cast: The agents that control the gateway.
         config: Additional sections of the configuration.
-        cast: The agents, if there are any.
 
     Raises:
         DemoBroken: A process does not start.
     """
     folder = site.folder / variant.name
     folder.mkdir(exist_ok=True)
-    bus = EmbeddedServer(folder / "bus") if agents else None
+    bus = EmbeddedServer(folder / "bus") if cast is not None else None
     try:
         bus_url = bus.start() if bus is not None else ""
         address = GatewayAddress(f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}", bus_url)
@@ -148,7 +143,7 @@ async def running_gateway(
         # JSON is also YAML, so the configuration file can be reused unchanged.
         path.write_bytes(orjson.dumps(gateway_config(site, variant, address, folder, config), option=orjson.OPT_INDENT_2))
         specs = []
-        if agents:
+        if cast is not None:
             specs += [_child(site, name, ["run", "agent", name, "--config", str(path)], AGENT_STAGE) for name in cast.agents]
             for name, (module, *words) in cast.beside.items():
                 specs.append(_child(site, name, [*words, "--config", str(path)], AGENT_STAGE, module=module))

@@ -14,7 +14,7 @@ from hmas.demo.live import LiveRun, live_run
 from hmas.demo.outcome import DEFAULT, OURS, DemoResult
 from hmas.demo.progress import Reporter
 from hmas.demo.settings import TENANTS, DemoSettings, demo_arrivals
-from hmas.demo.site import DemoBroken, make_site, running_engines
+from hmas.demo.site import EVERYBODY, DemoBroken, make_site, running_engines
 from hmas.loadgen.dataset import load_mixture
 from hmas.loadgen.process import Progress
 from hmas.loadgen.workload import Arrival
@@ -53,10 +53,9 @@ async def run_demo(settings: DemoSettings, out: Path) -> DemoResult:
             share = f"{progress.good / progress.ended:.2f}" if progress.ended else "-"
             reporter.tick(f"{progress.sent}/{len(arrivals)} sent, {progress.ended} ended, {share} of them good")
 
-        agents = variant.name == OURS
-        config = {"agents": dict(AGENT_PACE)} if agents else {}
+        cast, config = (EVERYBODY, {"agents": dict(AGENT_PACE)}) if variant.name == OURS else (None, {})
         try:
-            run = await live_run(site, variant, arrivals, settings.span, agents=agents, config=config, clock=clock, on_progress=on_progress)
+            run = await live_run(site, variant, arrivals, settings.span, cast=cast, config=config, clock=clock, on_progress=on_progress)
         except HmasError as error:
             raise DemoBroken(f"{variant.name}: {error}") from error
         _say_run(reporter, run)

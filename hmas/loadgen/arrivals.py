@@ -73,7 +73,7 @@ def piecewise_times(edges_s: Sequence[float] | Times, rates: Sequence[float] | T
         TraceError: More than `MAX_ROWS` requests are expected.
     """
     edges, cumulative = _cumulated(edges_s, rates)
-    _check_size(float(cumulative[-1]))
+    check_size(float(cumulative[-1]))
     return _stretched(edges, cumulative, rng)
 
 
@@ -92,7 +92,7 @@ def renewal_times(rate: float, cv: float, duration_s: float, rng: np.random.Gene
     Raises:
         TraceError: The CV is out of range, or too many requests are expected or drawn.
     """
-    _check_size(rate * duration_s)
+    check_size(rate * duration_s)
     if not CV_MIN <= cv <= CV_MAX:
         raise TraceError(f"cv is {cv}; allowed: {CV_MIN} to {CV_MAX}")
     shape, scale = 1.0 / cv**2, 1.0 / rate
@@ -109,8 +109,12 @@ def renewal_times(rate: float, cv: float, duration_s: float, rng: np.random.Gene
     return times[times < duration_s]
 
 
-def _check_size(expected: float) -> None:
-    """Refuses a workload that would not fit into memory."""
+def check_size(expected: float) -> None:
+    """Refuses a workload that would not fit into memory.
+
+    Raises:
+        TraceError: More than `MAX_ROWS` requests are expected.
+    """
     if expected > MAX_ROWS:
         raise TraceError(f"rate and duration make {expected:.3g} requests; allowed: up to {MAX_ROWS:,}")
 

@@ -48,7 +48,6 @@ class LoadSpec(msgspec.Struct, frozen=True, kw_only=True):
         api_keys: Key by tenant; a tenant without one sends none.
         length_channel: How the ENGINE gets the true length: the embedded one's `sim` field, vLLM's `vllm_xargs`, or not at all.
         drain_s: How long to wait for answers after the last arrival; a request without an answer by then is lost.
-        declares: Whether requests declare their targets; if not, the gateway has to infer them.
     """
 
     url: str
@@ -56,7 +55,6 @@ class LoadSpec(msgspec.Struct, frozen=True, kw_only=True):
     api_keys: dict[str, str] = {}
     length_channel: LengthChannel = "none"
     drain_s: Annotated[float, Meta(gt=0)] = 30.0
-    declares: bool = True
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +99,7 @@ def request_body(arrival: Arrival, load: LoadSpec) -> bytes:
 def request_headers(arrival: Arrival, load: LoadSpec) -> dict[str, str]:
     """The headers: declared SLO and the tenant's key."""
     headers = {"content-type": "application/json"}
-    if load.declares and arrival.declares:
+    if arrival.declares:
         headers |= {"x-slo-ttft-ms": str(round(arrival.slo.ttft_ms)), "x-slo-tpot-ms": str(round(arrival.slo.tpot_ms))}
     key = load.api_keys.get(arrival.tenant)
     if key:
@@ -109,7 +107,7 @@ def request_headers(arrival: Arrival, load: LoadSpec) -> dict[str, str]:
     return headers
 
 
-def empty_result(index: int, arrival: Arrival, load: LoadSpec) -> Result:
+def empty_result(index: int, arrival: Arrival) -> Result:
     """The initial result of an arrival."""
     return Result(
         index=index,
@@ -124,7 +122,7 @@ def empty_result(index: int, arrival: Arrival, load: LoadSpec) -> Result:
         streamed=arrival.body is None or arrival.body.streamed,
         answers=1 if arrival.body is None else arrival.body.answers,
         capped=arrival.max_tokens > 0,
-        declared=load.declares and arrival.declares,
+        declared=arrival.declares,
     )
 
 
@@ -141,7 +139,7 @@ class LoadGenerator:
         self._max_gap_s = 0.0
         self._sent = self._ended = self._good = 0
         self._paths = [CHAT if a.body is None else a.body.path for a in arrivals]
-        self.results = [empty_result(i, a, load) for i, a in enumerate(arrivals)]
+        self.results = [empty_result(i, a) for i, a in enumerate(arrivals)]
 
     async def run(self, on_progress: Callable[[Progress], None] | None = None) -> RunSummary:
         """Sends everything and waits for the answers; afterwards `results` holds one result per arrival."""

@@ -13,16 +13,13 @@ from hmas.planning.backends import Backend
 from hmas.planning.case import SloTarget
 from hmas.planning.fleet import Fleet, Group, Kind
 from hmas.planning.loads import Load
-from hmas.planning.probing import MAX_COUNT, Enough, Held, HoldTask, Needed, NeedTask, Question, alone, answer, cheapest
+from hmas.planning.probing import MAX_COUNT, Enough, Held, HoldTask, Needed, NeedTask, Question, answer, cheapest
 
 VERSION = 1
 SHORT_S = 120.0
 """In arrivals shorter than this a queue has little time to build up."""
 SCORED_LEAST = 1000
 """With fewer requests a share near 1 depends on few misses."""
-ROUGH_REQUESTS = 1000
-ROUGH_TOLERANCE = 0.1
-"""The rough load of one instance is searched on the first `ROUGH_REQUESTS` requests, to this relative tolerance."""
 
 
 class NextOne(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,35 +72,32 @@ def make_plan(wish: Question, load: Load, backend: Backend, tell: Callable[[str]
         backend: Where the runs are made.
         tell: Called with a line of text for each answer.
     """
-    kinds = distinct([*wish.case.fleet.kinds, *wish.kinds])
-    worth = _worth(wish, kinds, load, backend, tell)
     fleets = [wish.case.fleet, *(wish.case.fleet.with_one_more(kind) for kind in wish.kinds)]
+    guesses = {kind.name: guess_rps(kind, load, wish.case.slo) / load.own_rps for kind in [*wish.case.fleet.kinds, *wish.kinds]}
     tasks: list[HoldTask | NeedTask] = [
         HoldTask(
             case=msgspec.structs.replace(wish.case, fleet=fleet),
             share=wish.share,
             tolerance=wish.tolerance,
-            start=sum(group.count * worth[group.kind.name] for group in fleet.groups) / load.own_rps,
+            start=sum(group.count * guesses[group.kind.name] for group in fleet.groups),
             wanted=wish.load,
         )
         for fleet in fleets
     ]
-    # If one instance of a kind holds no load, no number of them does, so that kind is skipped.
-    asked = [kind for kind in wish.kinds if worth[kind.name] > 0.0]
     wanted = msgspec.structs.replace(wish.case, load=wish.load)
     tasks += [
-        NeedTask(case=wanted, kind=kind, share=wish.share, guess=math.ceil(min(MAX_COUNT, wish.load * load.own_rps / worth[kind.name])))
-        for kind in asked
+        NeedTask(case=wanted, kind=kind, share=wish.share, guess=math.ceil(min(MAX_COUNT, wish.load / guesses[kind.name])))
+        for kind in wish.kinds
     ]
     helds: dict[int, Held] = {}
-    needed = {kind.name: Needed(count=0, at=None, fewer=None, tried=0) for kind in wish.kinds}
+    needed: dict[str, Needed] = {}
     with closing(backend(answer, [msgspec.json.encode(task) for task in tasks])) as answers:
         for place, reply in answers:
             if place < len(fleets):
                 helds[place] = msgspec.json.decode(reply, type=Held)
                 tell(f"{fleets[place].name} holds {helds[place].load:.3g} times the workload's rate")
             else:
-                kind = asked[place - len(fleets)]
+                kind = wish.kinds[place - len(fleets)]
                 needed[kind.name] = msgspec.json.decode(reply, type=Needed)
                 tell(f"{needed[kind.name].count or 'no number'} of {kind.name} alone hold {wish.load:g} times the workload's rate")
     held = helds[0]
@@ -112,41 +106,13 @@ def make_plan(wish: Question, load: Load, backend: Backend, tell: Callable[[str]
         wish=wish,
         own_rps=load.own_rps,
         held=held,
-        needed=needed,
+        needed={kind.name: needed[kind.name] for kind in wish.kinds},
         mix=mix,
         mixes_tried=tried,
         mix_sure=sure,
-        next_one=[
-            _next_one(kind, held, after, load.own_rps)
-            for kind, after in zip(wish.kinds, [helds[1 + i] for i in range(len(wish.kinds))], strict=True)
-        ],
+        next_one=[_next_one(kind, held, helds[place], load.own_rps) for place, kind in enumerate(wish.kinds, 1)],
         assumptions=assumptions(wish, load, held),
     )
-
-
-def _worth(wish: Question, kinds: Sequence[Kind], load: Load, backend: Backend, tell: Callable[[str], None]) -> dict[str, float]:
-    """Rough requests per second that one instance of each kind holds alone; only a start for the searches."""
-    few = min(wish.case.limit or ROUGH_REQUESTS, ROUGH_REQUESTS)
-    guesses = [guess_rps(kind, load, wish.case.slo) / load.own_rps for kind in kinds]
-    tasks = [
-        HoldTask(
-            case=msgspec.structs.replace(wish.case, fleet=alone(kind, 1), limit=few),
-            share=wish.share,
-            tolerance=ROUGH_TOLERANCE,
-            stride=1.5,
-            start=guess,
-            # At a fiftieth of the guessed load an engine is nearly idle and cannot serve requests any faster.
-            least=guess / 50.0,
-        )
-        for kind, guess in zip(kinds, guesses, strict=True)
-    ]
-    worth = dict.fromkeys((kind.name for kind in kinds), 0.0)
-    with closing(backend(answer, [msgspec.json.encode(task) for task in tasks])) as answers:
-        for place, reply in answers:
-            found = msgspec.json.decode(reply, type=Held)
-            worth[kinds[place].name] = found.at.rate_rps if found.at is not None else 0.0
-            tell(f"one {kinds[place].name} alone holds about {worth[kinds[place].name]:.3g} requests/s")
-    return worth
 
 
 def _next_one(kind: Kind, before: Held, after: Held, own_rps: float) -> NextOne:

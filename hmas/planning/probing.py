@@ -17,8 +17,8 @@ from hmas.planning.running import Watch, run_case
 
 LEAST, MOST = 2.0**-10, 2.0**12
 """Multiples of a workload's own rate between which the search looks."""
-STRIDE_MOST = 4.0
-"""A search moves away from its start by a factor that is squared with each step, up to this."""
+STRIDE, STRIDE_MOST = 1.1, 4.0
+"""A search moves away from its start by the first factor, which is squared with each step, up to the second."""
 MIX_RUNS = 40
 """Most mixed fleets that are simulated in search of a cheaper one."""
 MIX_CANDIDATES = 200_000
@@ -79,9 +79,7 @@ class HoldTask(msgspec.Struct, frozen=True, kw_only=True, tag="hold"):
     """The question how much load a fleet holds.
 
     Attributes:
-        start: Load at which the search begins; 0 means that no load is held.
-        stride: Factor of its first step, above 1: small if the start is a good guess.
-        least: The smallest load that is tried.
+        start: Load at which the search begins.
         wanted: A load that is run in any case, 0 for none.
     """
 
@@ -89,8 +87,6 @@ class HoldTask(msgspec.Struct, frozen=True, kw_only=True, tag="hold"):
     share: float
     tolerance: float
     start: float
-    stride: float = 1.1
-    least: float = LEAST
     wanted: float = 0.0
 
 
@@ -200,12 +196,11 @@ def hold(task: HoldTask, ask: Callable[[float], Probe]) -> Held:
             probes[load] = ask(load)
         return probes[load].share >= task.share
 
-    low, high, stride = 0.0, 0.0, task.stride
-    # A start of 0 means that no instance of the fleet holds any load, so the search is skipped.
-    at, last = min(MOST, max(task.least, task.start)), 0.0
-    while task.start > 0.0 and not (low and high) and at != last:
+    low, high, stride = 0.0, 0.0, STRIDE
+    at, last = min(MOST, max(LEAST, task.start)), 0.0
+    while not (low and high) and at != last:
         low, high = (at, high) if held(at) else (low, at)
-        at, last = min(MOST, at * stride) if low == at else max(task.least, at / stride), at
+        at, last = min(MOST, at * stride) if low == at else max(LEAST, at / stride), at
         stride = min(STRIDE_MOST, stride * stride)
     while low > 0.0 and high > 0.0 and high / low > 1.0 + task.tolerance:
         middle = math.sqrt(low * high)

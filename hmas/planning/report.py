@@ -143,13 +143,13 @@ def _session_figures(run: Run) -> dict[str, Any]:
     return {"sessions": {"ended": len(run.sessions), "completed": len(took_s), "duration_s": quantiles}}
 
 
-def rounded(value: Any) -> Any:
-    """A document with floats rounded to six decimals, so that it is the same on every machine."""
+def rounded(value: Any, digits: int = 6) -> Any:
+    """A document with rounded floats, so that it is the same on every machine."""
     if isinstance(value, float):
-        return round(value, 6)
+        return round(value, digits)
     if isinstance(value, Mapping):
-        return {key: rounded(item) for key, item in value.items()}
-    return [rounded(item) for item in value] if isinstance(value, list | tuple) else value
+        return {key: rounded(item, digits) for key, item in value.items()}
+    return [rounded(item, digits) for item in value] if isinstance(value, list | tuple) else value
 
 
 def write_requests(run: Run, handle: TextIO) -> None:

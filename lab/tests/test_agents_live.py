@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 from hmas_lab.agents.asked import read_pool
-from hmas_lab.agents.live import ARMS, LONG_TOKENS, PROMPT_TOKENS, STEERING, TWIN, PromptLoad, cast_of, live_summary
+from hmas_lab.agents.live import LONG_TOKENS, PROMPT_TOKENS, STEERING, TWIN, PromptLoad, cast_of, live_summary
 from hmas_lab.agents.makers import make_believer
 from hmas_lab.agents.tables import live_table, live_verdict
 from hmas_lab.agents.teller import StubAgents, read_truths, write_truths
@@ -56,6 +56,7 @@ def test_the_load_sends_real_prompts_that_fit_with_answers_scaled(load):
     assert all(
         arrival.size == ("long" if arrival.prompt_tokens + arrival.output_tokens >= LONG_TOKENS else "short") for arrival in arrivals
     )
+    assert not any(arrival.declares for arrival in arrivals)
     assert len(load.backlog()) == 30
     assert all(arrival.at_s == 0.0 for arrival in load.backlog())
 
@@ -70,13 +71,12 @@ def test_truths_are_found_by_what_the_gateway_shows_of_a_prompt(load, tmp_path):
         assert (truth.task, truth.output_tokens, truth.slo) == (TaskType.QA, arrival.output_tokens, arrival.slo)
 
 
-def test_every_arm_has_its_cast_and_no_request_declares_anything():
+def test_every_arm_has_its_cast():
     assert cast_of("none", "t").agents == STEERING
     assert not cast_of("none", "t").beside
     assert set(cast_of("trained", "t").agents) > set(STEERING)
     assert cast_of(TWIN, "t") == cast_of("rules", "t")
     assert cast_of("oracle", "t.json").beside["teller"][-2:] == ["--truths", "t.json"]
-    assert not any(cast_of(arm, "t").declares for arm in ARMS)
 
 
 def test_the_teller_answers_for_both_agents_and_learns(load):
@@ -139,7 +139,7 @@ async def test_beside_a_real_gateway_the_oracle_tells_the_truth(load, tmp_path):
     cast = cast_of("oracle", str(truths))
     async with (
         running_engines(site, DemoSettings()),
-        running_gateway(site, Variant(name="run"), agents=True, config={}, cast=cast) as address,
+        running_gateway(site, Variant(name="run"), cast=cast, config={}) as address,
     ):
         bus = RedisBus(address.bus_url)
         await bus.start()

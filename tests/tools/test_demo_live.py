@@ -12,7 +12,7 @@ from hmas.controller.runtime.clock import SystemClock
 from hmas.demo.calibration import Variant
 from hmas.demo.live import live_run
 from hmas.demo.settings import DemoSettings, demo_arrivals
-from hmas.demo.site import DemoBroken, GatewayAddress, gateway_config, make_site, running_engines, running_gateway
+from hmas.demo.site import EVERYBODY, DemoBroken, GatewayAddress, gateway_config, make_site, running_engines, running_gateway
 from hmas.demo.story import AGENT_PACE
 from hmas.loadgen.dataset import load_mixture
 
@@ -55,7 +55,7 @@ async def test_runs_leave_nothing_behind_and_lose_nothing(tmp_path):
                 variant,
                 work,
                 SETTINGS.span,
-                agents=agents,
+                cast=EVERYBODY if agents else None,
                 config={"agents": dict(AGENT_PACE)} if agents else {},
                 clock=SystemClock(),
                 on_progress=heard.append,
@@ -102,7 +102,7 @@ async def test_a_killed_agent_costs_no_request_and_breaks_the_demo(tmp_path):
             Variant(name="hmas", policy="edf", overdue="demote"),
             work,
             SETTINGS.span,
-            agents=True,
+            cast=EVERYBODY,
             config={},
             clock=SystemClock(),
             on_progress=kill_once,
@@ -118,5 +118,5 @@ async def test_a_process_that_does_not_come_up_is_named(tmp_path):
     site = make_site(tmp_path, ["aurora"])
     site.engines["engine-1"] = "http://127.0.0.1:9"
     with pytest.raises(DemoBroken, match=r"gateway crashed: ended with status 2.*gateway\.log"):
-        async with running_gateway(site, Variant(name="x", policy="no-such-policy"), agents=False, config={}):
+        async with running_gateway(site, Variant(name="x", policy="no-such-policy"), cast=None, config={}):
             pass

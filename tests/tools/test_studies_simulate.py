@@ -48,10 +48,11 @@ def test_figures_are_those_of_the_records(run):
 
 
 def test_tasks_and_targets_are_those_of_the_workload(run):
-    for i, result in enumerate(make_report(run).results):
+    arrivals = run.load.feed("", None).arrivals
+    for i, (result, arrival) in enumerate(zip(make_report(run).results, arrivals, strict=True)):
         assert result.task_type is run.load.task(i, "")
-        assert result.slo.ttft_ms == run.load.workload.slo_ttft_ms[i]
-        assert result.at_s == run.load.workload.at_s[i]
+        assert result.slo == arrival.request.declared_slo
+        assert result.at_s == arrival.request.arrival_s
 
 
 def test_instances_add_up(run):

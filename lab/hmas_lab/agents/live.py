@@ -12,12 +12,13 @@ import msgspec
 
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
 from hmas.demo.calibration import Calibration, Variant
-from hmas.demo.outcome import rounded
-from hmas.demo.site import Cast
+from hmas.demo.outcome import DIGITS
+from hmas.demo.site import EVERYBODY, Cast
 from hmas.loadgen.arrivals import ArrivalSpec
 from hmas.loadgen.dataset import Mixture
 from hmas.loadgen.score import Score
 from hmas.loadgen.workload import Arrival, Turn
+from hmas.planning.report import rounded
 from hmas_lab.agents.asked import Pool, Prompt, notice_of
 from hmas_lab.agents.requests import Asked, Truth, draw
 from hmas_lab.agents.settings import RULES
@@ -40,11 +41,11 @@ def cast_of(arm: str, truths: str) -> Cast:
     """Who takes part in an arm's run; `truths` is the file that the oracle knows."""
     arm = RULES if arm == TWIN else arm
     if arm == "trained":
-        return Cast(declares=False)
+        return EVERYBODY
     if arm == "none":
-        return Cast(agents=STEERING, declares=False)
+        return Cast(agents=STEERING)
     words = ["hmas_lab", "teller", "--belief", arm, *(["--truths", truths] if arm == "oracle" else [])]
-    return Cast(agents=STEERING, beside={"teller": words}, declares=False)
+    return Cast(agents=STEERING, beside={"teller": words})
 
 
 class PromptLoad:
@@ -106,6 +107,7 @@ class PromptLoad:
             slo=one.truth.slo,
             tenant=one.request.tenant,
             kind=one.kind,
+            declares=False,
             size="long" if tokens >= LONG_TOKENS else "short",
         )
 
@@ -183,7 +185,7 @@ class Ablation:
             **about,
             "complete": len(blocks) == self._settings.blocks,
             "settings": msgspec.to_builtins(self._settings),
-            "calibration": rounded(msgspec.to_builtins(ground)),
+            "calibration": rounded(msgspec.to_builtins(ground), DIGITS),
             "blocks": blocks,
             "summary": live_summary(blocks),
             "broken": broken(blocks),

@@ -10,7 +10,7 @@ from hmas.demo.calibration import Calibration, Variant
 from hmas.demo.live import LiveRun, live_run
 from hmas.demo.progress import Reporter
 from hmas.demo.settings import Span
-from hmas.demo.site import EVERYBODY, make_site
+from hmas.demo.site import make_site
 from hmas.loadgen.dataset import load_mixture
 from hmas.loadgen.process import Progress
 from hmas.loadgen.workload import Arrival
@@ -64,10 +64,9 @@ def ablate_on_vllm(
         def on_progress(progress: Progress) -> None:
             reporter.tick(f"{variant.name}: {progress.sent}/{len(arrivals)} sent, {progress.good} good of {progress.ended} ended")
 
-        arm = arms.get(variant.name)
         config: Mapping[str, Any] = {"agents": PACE, "slo": {"scale": scale[0]}} if agents else {}
-        cast = EVERYBODY if arm is None else cast_of(arm, str(truths))
-        return await live_run(site, variant, arrivals, span, agents=agents, config=config, clock=clock, on_progress=on_progress, cast=cast)
+        cast = cast_of(arms[variant.name], str(truths)) if agents else None
+        return await live_run(site, variant, arrivals, span, cast=cast, config=config, clock=clock, on_progress=on_progress)
 
     runs = FieldRuns(execute, settings, load, reporter.say)
 

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from hmas.cli.output import table
-from hmas.demo.outcome import DEFAULT, OURS, VERSION, rounded, run_document, told
+from hmas.demo.outcome import DEFAULT, DIGITS, OURS, VERSION, run_document, told
+from hmas.planning.report import rounded
 from hmas_lab.demo_vllm.study import NAMES, FieldResult
 
 HEAD = ("run", "window", "goodput/s", "min..max", "rate", "ESG/s", "TTFT p50", "p95", "p99 ms", "ok", "TPOT p50", "p95", "p99 ms", "ok")
@@ -38,8 +39,8 @@ def document(result: FieldResult) -> dict[str, Any]:
         "engine": {"kind": "vllm", "command": result.server.command(0, "tiny")[1:]},
         "trace": result.trace,
         "settings": msgspec.to_builtins(result.settings),
-        "calibration": rounded(msgspec.to_builtins(result.calibration)),
-        "sweep": rounded(msgspec.to_builtins(result.sweep)),
+        "calibration": rounded(msgspec.to_builtins(result.calibration), DIGITS),
+        "sweep": rounded(msgspec.to_builtins(result.sweep), DIGITS),
         "runs": [_over_blocks(result, name) for name in NAMES],
         "decisions": msgspec.to_builtins(told(ours)),
         "comparison": {

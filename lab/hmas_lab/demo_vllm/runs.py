@@ -11,7 +11,7 @@ from hmas.demo.calibration import Calibration, CapPoint, Overdue, SweepPoint, Va
 from hmas.demo.live import LiveRun, live_run
 from hmas.demo.progress import Reporter
 from hmas.demo.settings import Span
-from hmas.demo.site import DemoBroken, Site
+from hmas.demo.site import EVERYBODY, DemoBroken, Site
 from hmas.loadgen.process import Progress
 from hmas.loadgen.workload import Arrival
 from hmas_lab.demo_vllm.settings import FieldSettings
@@ -47,7 +47,7 @@ def on_site(site: Site, *, clock: Clock, reporter: Reporter, config: Mapping[str
             variant,
             arrivals,
             span,
-            agents=agents,
+            cast=EVERYBODY if agents else None,
             config=(config or {}) if agents else {},
             clock=clock,
             on_progress=on_progress,

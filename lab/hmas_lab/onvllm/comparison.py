@@ -6,10 +6,11 @@ from typing import Any
 import msgspec
 
 from hmas.demo.calibration import Calibration, Overdue, SweepPoint, Variant
-from hmas.demo.outcome import rounded
+from hmas.demo.outcome import DIGITS
 from hmas.demo.settings import Span
 from hmas.loadgen.score import Score
 from hmas.loadgen.workload import Arrival
+from hmas.planning.report import rounded
 from hmas_lab.blocks import broken, drawn_order, run_each
 from hmas_lab.demo_vllm.runs import FieldRuns
 from hmas_lab.demo_vllm.settings import FieldSettings
@@ -109,8 +110,8 @@ class Comparison:
             "complete": len(blocks) == self._contest.field.blocks,
             "settings": msgspec.to_builtins(self._contest.settings),
             "long_from_tokens": self._load.long_from_tokens,
-            "calibration": rounded(msgspec.to_builtins(ground.calibration)),
-            "sweep": rounded(msgspec.to_builtins(ground.sweep)),
+            "calibration": rounded(msgspec.to_builtins(ground.calibration), DIGITS),
+            "sweep": rounded(msgspec.to_builtins(ground.sweep), DIGITS),
             **self._contest.results(ground.windows, blocks),
             "broken": broken(blocks),
         }
