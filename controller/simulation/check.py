@@ -109,7 +109,7 @@ def check(
 def _match(arrivals: Iterable[Arrival], result: SimulationResult, asked: dict[str, int], notes: _Notes, *, followed: bool) -> bool:
     """Compares each arrival with its record; fills `asked` with the output length of each request.
 
-    Returns whether blocks may be shared: then the records give no bound on prompts and KV cache.
+    Returns whether blocks may be shared, or released during a pause: then the records give no bound on prompts and KV cache.
     """
     records: dict[str, RequestRecord] = {}
     before_s = float("-inf")
@@ -123,7 +123,7 @@ def _match(arrivals: Iterable[Arrival], result: SimulationResult, asked: dict[st
     loose = False
     for arrival in arrivals:
         request = arrival.request
-        loose = loose or bool(arrival.block_hashes)
+        loose = loose or bool(arrival.block_hashes) or bool(arrival.pauses)
         found = records.get(request.id)
         if found is None:
             if request.arrival_s < result.end_s:
@@ -296,7 +296,7 @@ def _check_fence(name: str, records: list[RequestRecord], limit: int, notes: _No
 def _check_capacity(name: str, records: list[RequestRecord], totals: EngineTotals, profile: Profile, notes: _Notes, *, loose: bool) -> None:
     """Compares the engine's reported peak of KV blocks with the records.
 
-    A sequence that has its first token holds its prompt's blocks until its end, unless it is preempted or shares them.
+    A sequence that has its first token holds its prompt's blocks until its end, unless it is preempted, pauses or shares them.
     """
     allowed = min(profile.kv_capacity_tokens, profile.max_model_len)
     for record in records:

@@ -82,7 +82,7 @@ def simulate(
 class _Live:
     """A request between arrival and end: its index in the records, and the data that only the engine knows."""
 
-    __slots__ = ("arrival", "instance", "number", "output_tokens")
+    __slots__ = ("arrival", "instance", "number", "output_tokens", "pauses")
 
     def __init__(self, arrival: Arrival, number: int) -> None:
         request = arrival.request
@@ -91,6 +91,7 @@ class _Live:
         self.number = number
         self.output_tokens = max(1, min(arrival.output_tokens, cap))
         self.instance = ""
+        self.pauses = 0
 
 
 class _Engine:
@@ -238,6 +239,8 @@ class _Kernel:
             self._records.append(record_of_unserved(request, outcome))
             return
         self._stirred = True
+        if len(arrival.tool_s) != len(arrival.pauses):
+            raise SchedulingError(f"request {request.id!r} has {len(arrival.pauses)} pauses and {len(arrival.tool_s)} durations (tool_s)")
         live = self._live[request.id] = _Live(arrival, len(self._records))
         self._records.append(None)
         if arrival.answer is not None:
@@ -310,11 +313,27 @@ class _Kernel:
         for event in stretch.first:
             if event.first:
                 scheduler.progress(event.id, 1, now_s)
+        for request_id in stretch.paused:
+            if request_id in live:
+                self._pause(live[request_id], now_s)
         for event in stretch.finished:
             if event.id in live:
                 if not event.first:
                     scheduler.progress(event.id, event.tokens_so_far, now_s)
                 self._ended(scheduler.end(event.id, OutcomeKind.COMPLETED, now_s), now_s)
+
+    def _pause(self, live: _Live, now_s: float) -> None:
+        """Pauses a request for a tool call and schedules its return."""
+        took_s = live.arrival.tool_s[live.pauses]
+        live.pauses += 1
+        engine = self._engines[live.instance]
+
+        def resume(at_s: float) -> None:
+            engine.model.sync(at_s)
+            if engine.model.resume(live.arrival.request.id):
+                self._touched[engine.name] = engine
+
+        self._push(now_s + took_s, 0, resume)
 
     def _ended(self, ended: Ended, now_s: float, reason: str = "") -> None:
         self._stirred = True
@@ -353,5 +372,12 @@ class _Kernel:
 def _sim_request(request: Request, live: _Live, now_s: float) -> SimRequest:
     arrival = live.arrival
     return SimRequest(
-        request.id, max(1, request.prompt_tokens), live.output_tokens, request.priority, now_s, arrival.block_hashes, arrival.hash_tokens
+        request.id,
+        max(1, request.prompt_tokens),
+        live.output_tokens,
+        request.priority,
+        now_s,
+        arrival.block_hashes,
+        arrival.hash_tokens,
+        arrival.pauses,
     )

@@ -46,15 +46,17 @@ class Batch:
         pool: KV blocks. `queue`: waiting sequences. `group`: decoding sequences. `partial`: the sequence whose prompt is being computed.
         aside: Sequences that were preempted after their first token, until they have their next token.
         preemptions, prompt_tokens, generation_tokens: Totals since the start.
-        delay_ms: What the next step takes besides its work; models of other engines set it.
     """
 
     __slots__ = (
         "_by_priority",
+        "_pause_ms",
+        "_paused",
         "_profile",
+        "_swap_ms_per_block",
+        "_swaps",
         "aside",
         "budget",
-        "delay_ms",
         "generation_tokens",
         "group",
         "n_run",
@@ -65,7 +67,7 @@ class Batch:
         "queue",
     )
 
-    def __init__(self, profile: Profile, n_run: int, budget: int, *, by_priority: bool) -> None:
+    def __init__(self, profile: Profile, n_run: int, budget: int, *, by_priority: bool, swaps: bool) -> None:
         self.n_run = n_run
         self.budget = budget
         self.pool = BlockPool(profile.kv_blocks, profile.block_size)
@@ -76,9 +78,15 @@ class Batch:
         self.preemptions = 0
         self.prompt_tokens = 0
         self.generation_tokens = 0
-        self.delay_ms = 0.0
         self._profile = profile
         self._by_priority = by_priority
+        self._swaps = swaps
+        self._swap_ms_per_block = (
+            profile.block_size * profile.kv_bytes_per_token / (1e6 * profile.swap_gb_per_s) if profile.swap_gb_per_s else 0.0
+        )
+        # Time of transfers between host and GPU for which the next step has to wait.
+        self._pause_ms = 0.0
+        self._paused: dict[str, Sequence] = {}
 
     @property
     def running(self) -> int:
@@ -108,7 +116,7 @@ class Batch:
         first = self._admit(need) if partial is None and room and members < self.n_run else None
         if first is None and not members and partial is None:
             first = self._admit_to_empty()
-        if first is None and not chunk and not self.delay_ms:
+        if first is None and not chunk and not self._pause_ms:
             fixed_ms, kv_ms = self._profile.decode_line(members)
             stretch = Stretch(now_s, group.steps_within(pool.free), fixed_ms, kv_ms=kv_ms, seqs=members, kv=group.kv_tokens)
             stretch.joined = group.joined
@@ -148,9 +156,18 @@ class Batch:
             self._take_out(sequence)
         elif sequence.place == "waiting":
             self.queue.forget(sequence)
+        self._paused.pop(sequence.id, None)
         sequence.place = "gone"
         self.pool.release(sequence)
         self.aside.pop(sequence.id, None)
+
+    def unpause(self, sequence: Sequence) -> None:
+        """Ends a sequence's pause after its tool has answered: adds the tool's tokens to the context; the sequence may queue again."""
+        del self._paused[sequence.id]
+        pause, sequence.pauses = sequence.pauses[0], sequence.pauses[1:]
+        sequence.context_tokens += pause.return_tokens
+        sequence.tokens += pause.return_tokens
+        sequence.stop_at = sequence.pauses[0].at_tokens if sequence.pauses else sequence.output_tokens
 
     def _admit(self, held_back: int) -> Sequence | None:
         """Admits the queue's head if its whole context fits beside `held_back` blocks; if not, no later sequence passes it."""
@@ -160,15 +177,15 @@ class Batch:
         return self.queue.pop()
 
     def _admit_to_empty(self) -> Sequence | None:
-        """As `_admit`, if nothing runs: waiting sequences then lose their blocks, or the engine would make no progress."""
+        """As `_admit`, if nothing runs: paused or waiting sequences then lose their blocks, or the engine would make no progress."""
         while (first := self._admit(0)) is None:
             if not self._strip(keep=self.queue.head()):
                 return None
         return first
 
     def _strip(self, keep: Sequence | None) -> bool:
-        """Takes the blocks of the latest waiting sequence, which is computed again. Returns False if none holds blocks."""
-        holders = [s for s in self.queue.waiting() if s.blocks and s is not keep]
+        """Takes the blocks of the latest paused or waiting sequence, which is computed again. Returns False if none holds blocks."""
+        holders = [s for s in (*self._paused.values(), *self.queue.waiting()) if s.blocks and s is not keep]
         if not holders:
             return False
         victim = max(holders, key=lambda sequence: sequence.key)
@@ -182,6 +199,9 @@ class Batch:
         count = min(sequence.tokens - sequence.computed, room)
         grown = self.pool.reserve(sequence, sequence.computed + count)
         assert grown, "admission has seen to the blocks"
+        if sequence.swapped:
+            sequence.swapped = False
+            self._pause_ms += self._swap_ms_per_block * sequence.blocks
         work.take(sequence, count)
         if sequence.hashes:
             self.pool.register(sequence, sequence.computed)
@@ -196,8 +216,8 @@ class Batch:
             decode_kv_tokens=work.kv_tokens,
             prefill_seqs=work.prompts,
         )
-        stretch = Stretch(now_s, 1, 1000.0 * duration_s + self.delay_ms)
-        self.delay_ms = 0.0
+        stretch = Stretch(now_s, 1, 1000.0 * duration_s + self._pause_ms)
+        self._pause_ms = 0.0
         stretch.decode_seqs = work.decodes
         stretch.prefill_tokens = work.tokens
         stretch.begun = 1
@@ -220,20 +240,39 @@ class Batch:
         produced = sequence.tokens - sequence.context_tokens
         if produced == 1:
             self.prompt_tokens += sequence.context_tokens
-        if produced >= sequence.output_tokens:
+        if produced >= sequence.stop_at:
             stretch.first.append(self._stop(sequence, stretch))
         else:
             stretch.first.append(TokenEvent(sequence.id, produced, False, produced == 1))
             self.group.join(sequence)
 
     def _stop(self, sequence: Sequence, stretch: Stretch) -> TokenEvent:
-        """Finishes a sequence. Returns its latest token."""
+        """Finishes a sequence that has produced `stop_at` tokens, or pauses it for a tool. Returns its latest token."""
         produced = sequence.tokens - sequence.context_tokens
-        event = TokenEvent(sequence.id, produced, True, produced == 1)
-        stretch.finished.append(event)
-        sequence.place = "gone"
-        self.pool.release(sequence)
+        done = produced >= sequence.output_tokens
+        event = TokenEvent(sequence.id, produced, done, produced == 1)
+        if done:
+            stretch.finished.append(event)
+            sequence.place = "gone"
+            self.pool.release(sequence)
+            return event
+        stretch.paused.append(sequence.id)
+        sequence.place = "paused"
+        self._paused[sequence.id] = sequence
+        mode = sequence.pauses[0].mode
+        if mode == "swap":
+            self._swap_out(sequence)
+        elif mode == "discard":
+            self.pool.release(sequence)
+            sequence.computed = 0
         return event
+
+    def _swap_out(self, sequence: Sequence) -> None:
+        computed = sequence.computed
+        self._pause_ms += self._swap_ms_per_block * sequence.blocks
+        self.pool.release(sequence)
+        sequence.computed = computed
+        sequence.swapped = True
 
     def _take_out(self, sequence: Sequence) -> None:
         if sequence is self.partial:
@@ -293,8 +332,11 @@ class Batch:
         self.preemptions += 1
         if sequence.tokens > sequence.context_tokens:
             self.aside[sequence.id] = sequence
-        self.pool.release(sequence)
-        sequence.computed = 0
+        if self._swaps:
+            self._swap_out(sequence)
+        else:
+            self.pool.release(sequence)
+            sequence.computed = 0
         self.queue.push(sequence)
 
     def _run_crowded(self, now_s: float, running: list[Sequence], preempted: list[str]) -> Stretch:
@@ -302,6 +344,9 @@ class Batch:
         self.partial = None
         for sequence in running:
             if sequence.scheduled:
+                if sequence.swapped:
+                    sequence.swapped = False
+                    self._pause_ms += self._swap_ms_per_block * sequence.blocks
                 work.take(sequence, sequence.scheduled)
                 sequence.scheduled = 0
                 if sequence.hashes:

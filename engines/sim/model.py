@@ -3,7 +3,8 @@
 One step takes at most `max_num_batched_tokens` tokens. Running sequences come first, in their order: a decode takes one token, a
 prefill takes the rest of its prompt or the rest of the budget (chunked prefill). The remaining budget admits waiting sequences, as long
 as their whole prompt fits into free KV blocks. If a running sequence finds no free block, it preempts the latest sequence (the one of
-lowest priority under `priority`). That sequence leaves the batch, goes back to the front of the queue, and is computed again.
+lowest priority under `priority`). That sequence leaves the batch, goes back to the front of the queue, and is computed again or swapped in
+again.
 
 A run of steps in which the batch only decodes and nothing changes is one stretch. It is planned at once, and its end follows in closed
 form, so the cost of the model grows with the number of events, not of tokens. `step` goes through the same stretch one step at a time.
@@ -20,12 +21,13 @@ from hmas.engines.errors import EngineError
 from hmas.engines.sim.batch import Batch
 from hmas.engines.sim.decoding import Stretch
 from hmas.engines.sim.profile import Profile
-from hmas.engines.sim.request import SimRequest, StepResult, TokenEvent
+from hmas.engines.sim.request import Pause, PauseMode, SimRequest, StepResult, TokenEvent
 from hmas.engines.sim.sequence import Sequence
 
-__all__ = ["EngineModel", "QueueOrder", "SimRequest", "StepResult", "TokenEvent"]
+__all__ = ["EngineModel", "Pause", "PauseMode", "Preemption", "QueueOrder", "SimRequest", "StepResult", "TokenEvent"]
 
 QueueOrder = Literal["fcfs", "priority"]
+Preemption = Literal["recompute", "swap"]
 
 
 class EngineModel:
@@ -39,17 +41,28 @@ class EngineModel:
         n_run: Sequences that may run at once at start, and the knob's ceiling; None takes the profile's value.
         token_budget: Tokens per step at start, and the knob's ceiling; None takes the profile's value.
         order: `fcfs`, or `priority` for (priority, arrival) as in vLLM's `--scheduling-policy priority`.
+        preemption: `recompute`, or `swap` to move a victim's KV to the host and back at the profile's `swap_gb_per_s`.
 
     Raises:
-        EngineError: `n_run` or `token_budget` is below 1.
+        EngineError: `n_run` or `token_budget` is below 1, or `preemption` is `swap` and the profile has no `swap_gb_per_s`.
     """
 
-    def __init__(self, profile: Profile, n_run: int | None = None, token_budget: int | None = None, *, order: QueueOrder = "fcfs") -> None:
+    def __init__(
+        self,
+        profile: Profile,
+        n_run: int | None = None,
+        token_budget: int | None = None,
+        *,
+        order: QueueOrder = "fcfs",
+        preemption: Preemption = "recompute",
+    ) -> None:
+        if preemption == "swap" and not profile.swap_gb_per_s:
+            raise EngineError(f"preemption 'swap' needs swap_gb_per_s, which profile {profile.name!r} does not have; allowed: 'recompute'")
         self.profile = profile
         self.order: QueueOrder = order
         self._n_run_ceiling = _at_least_one("n_run", profile.max_num_seqs if n_run is None else n_run)
         self._budget_ceiling = _at_least_one("token_budget", profile.max_num_batched_tokens if token_budget is None else token_budget)
-        self._batch = Batch(profile, self._n_run_ceiling, self._budget_ceiling, by_priority=order == "priority")
+        self._batch = Batch(profile, self._n_run_ceiling, self._budget_ceiling, by_priority=order == "priority", swaps=preemption == "swap")
         self._live: dict[str, Sequence] = {}
         self._stretch: Stretch | None = None
         self._added = 0
@@ -68,7 +81,7 @@ class EngineModel:
 
     @property
     def idle(self) -> bool:
-        """Whether the engine has no sequences."""
+        """Whether the engine has nothing to compute: it has no sequences except those that wait for a tool."""
         return not self._batch.running and not self._batch.queue.live
 
     @property
@@ -85,13 +98,17 @@ class EngineModel:
         """Queues a request.
 
         Raises:
-            EngineError: The id is in the engine already, a length is below 1, prompt and output do not fit, or hashes are invalid.
+            EngineError: The id is in the engine already, a length is below 1, prompt and output do not fit, or hashes or pauses are
+                invalid.
         """
         if request.id in self._live:
             raise EngineError(f"request id {request.id!r} is already in the engine")
         _at_least_one("prompt_tokens", request.prompt_tokens)
         _at_least_one("output_tokens", request.output_tokens)
         total = request.prompt_tokens + request.output_tokens
+        if request.pauses:
+            total += sum(pause.return_tokens for pause in request.pauses)
+            _check_pauses(request, self.profile)
         profile = self.profile
         if total > profile.max_model_len or total > profile.kv_blocks * profile.block_size:
             allowed = min(profile.max_model_len, profile.kv_capacity_tokens)
@@ -106,8 +123,17 @@ class EngineModel:
         sequence = self._live[request.id] = Sequence(request, (*rank, self._added))
         self._enqueue(sequence)
 
+    def resume(self, request_id: str) -> bool:
+        """Resumes a paused request with the tokens that its tool returned; returns False if it is not paused here."""
+        sequence = self._live.get(request_id)
+        if sequence is None or sequence.place != "paused":
+            return False
+        self._batch.unpause(sequence)
+        self._enqueue(sequence)
+        return True
+
     def abort(self, request_id: str) -> bool:
-        """Drops a running or waiting request at once; returns False if the engine does not have it (any more)."""
+        """Drops a running, waiting or paused request at once; returns False if the engine does not have it (any more)."""
         self._forgo(request_id)
         sequence = self._live.pop(request_id, None)
         if sequence is None:
@@ -139,12 +165,13 @@ class EngineModel:
             preempted=stretch.preempted,
             prefill_tokens=stretch.prefill_tokens,
             decode_seqs=stretch.decode_seqs,
+            paused=stretch.paused if last else [],
         )
 
     def begin(self, now_s: float) -> float | None:
         """Begins the next stretch at `now_s` and returns when it ends, None if there is nothing to do.
 
-        The previous stretch must have ended. An `add`, `abort` or `apply_knobs` that affects the running batch cuts the stretch
+        The previous stretch must have ended. An `add`, `resume`, `abort` or `apply_knobs` that affects the running batch cuts the stretch
         short to the end of the current step: read `due_s` again after such a call.
         """
         stretch = self._plan(now_s)
@@ -177,6 +204,7 @@ class EngineModel:
             return told + batch.group.tokens(0)
         # A sequence whose last token comes with the current step has left the group already.
         told += [(event.id, event.tokens_so_far - 1) for event in stretch.finished]
+        told += [(event.id, event.tokens_so_far - 1) for _, event in stretch.stopped if not event.finished]
         if stretch.produced is None:
             return told + batch.group.tokens(1)
         got = {event.id for event in stretch.produced}
@@ -305,6 +333,19 @@ class EngineModel:
         """Removes the sequences that finish with the stretch's last step."""
         for event in stretch.finished:
             del self._live[event.id]
+
+
+def _check_pauses(request: SimRequest, profile: Profile) -> None:
+    before = 0
+    for number, pause in enumerate(request.pauses):
+        if not before < pause.at_tokens < request.output_tokens:
+            allowed = f"{before + 1} to {request.output_tokens - 1}, rising from pause to pause"
+            raise EngineError(f"pauses[{number}].at_tokens {pause.at_tokens}: allowed {allowed}")
+        if pause.return_tokens < 0:
+            raise EngineError(f"pauses[{number}].return_tokens {pause.return_tokens}: allowed 0 or more")
+        if pause.mode == "swap" and not profile.swap_gb_per_s:
+            raise EngineError(f"pauses[{number}].mode 'swap' needs swap_gb_per_s, which profile {profile.name!r} does not have")
+        before = pause.at_tokens
 
 
 def _at_least_one(name: str, value: int) -> int:

@@ -60,6 +60,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         block_size: Tokens per KV block.
         kv_blocks: KV blocks of the instance; they hold at least one sequence of `max_model_len`.
         kv_bytes_per_token: 2 x layers x KV heads x head size x bytes per element, over all GPUs of the instance.
+        swap_gb_per_s: Speed at which KV moves between the instance's GPUs and the host, 1e9 bytes/s, all GPUs together; 0: no swapping.
         memory_bytes: Memory of the instance's GPUs together; 0: unknown.
         weight_bytes: The model's weights on the instance's GPUs together; 0: unknown.
         max_num_seqs: Sequences that may run at once, at start.
@@ -84,6 +85,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     block_size: Positive = 16
     kv_blocks: Positive
     kv_bytes_per_token: Positive
+    swap_gb_per_s: Annotated[float, Meta(ge=0, le=1e5)] = 0.0
     memory_bytes: Bytes = 0
     weight_bytes: Bytes = 0
     max_num_seqs: Positive = 256
@@ -219,6 +221,14 @@ def parse_profile(data: bytes, *, origin: str) -> Profile:
     return profile
 
 
+def dump_profile(profile: Profile) -> bytes:
+    """The profile as a JSON document: keys sorted, indented by two spaces, the same bytes for the same profile."""
+    curve = [list(point) for point in profile.token_curve]
+    document = msgspec.structs.asdict(profile) | {"token_curve": curve}
+    lines = [f"  {msgspec.json.encode(key).decode()}: {msgspec.json.encode(document[key]).decode()}" for key in sorted(document)]
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+
+
 def check_profile(profile: Profile, *, origin: str | None = None) -> None:
     """Checks properties beyond single fields: the curve's shape, and whether everything fits into memory.
 
@@ -285,4 +295,4 @@ def faster(profile: Profile, speed: float) -> Profile:
     times = {name: getattr(profile, name) / speed for name in _TIMES}
     curve = tuple((tokens, ms / speed) for tokens, ms in profile.token_curve)
     note = f"{profile.source} Run {speed:g} times faster than that."
-    return msgspec.structs.replace(profile, source=note, token_curve=curve, **times)
+    return msgspec.structs.replace(profile, source=note, token_curve=curve, swap_gb_per_s=profile.swap_gb_per_s * speed, **times)

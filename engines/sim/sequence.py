@@ -4,7 +4,7 @@ import heapq
 from collections.abc import Iterator
 from typing import Literal
 
-from hmas.engines.sim.request import SimRequest
+from hmas.engines.sim.request import Pause, SimRequest
 
 
 class Sequence:
@@ -12,13 +12,15 @@ class Sequence:
 
     Attributes:
         key: Sort key in the engine's queue.
-        context_tokens: Input tokens: the prompt.
+        context_tokens: Input tokens: the prompt and the answers of tools.
         tokens: Input and output tokens so far. While the sequence decodes, this is stale; the value is `base` plus the group's steps.
         computed: Tokens whose KV is in the cache; also stale while it decodes.
         blocks: KV blocks it occupies, including shared ones; also stale while it decodes.
         refs: Cached prefix units to which it holds a reference. `units_seen`: units of its prompt that were looked up or registered.
         scheduled: Tokens it computes in the step that is being planned.
+        stop_at: Output tokens at which it finishes or pauses next.
         place: Its state.
+        swapped: Whether its KV is on the host.
     """
 
     __slots__ = (
@@ -32,9 +34,12 @@ class Sequence:
         "joined",
         "key",
         "output_tokens",
+        "pauses",
         "place",
         "refs",
         "scheduled",
+        "stop_at",
+        "swapped",
         "tokens",
         "units_seen",
     )
@@ -54,7 +59,10 @@ class Sequence:
         self.hash_tokens = request.hash_tokens
         self.units_seen = 0
         self.refs: list[int] | None = None
-        self.place: Literal["waiting", "running", "gone"] = "waiting"
+        self.pauses: tuple[Pause, ...] = request.pauses
+        self.stop_at = request.pauses[0].at_tokens if request.pauses else request.output_tokens
+        self.swapped = False
+        self.place: Literal["waiting", "running", "paused", "gone"] = "waiting"
 
 
 class EngineQueue:

@@ -150,3 +150,4 @@ def test_a_faster_run_of_a_composed_profile_is_faster_in_every_part():
     quick = faster(profile, 4.0)
     work = {"prefill_tokens": 700, "prefill_pairs": 700 * 701 // 2, "decode_seqs": 20, "decode_kv_tokens": 30_000}
     assert quick.step_duration_s(**work) == pytest.approx(profile.step_duration_s(**work) / 4)
+    assert quick.swap_gb_per_s == pytest.approx(4 * profile.swap_gb_per_s)

@@ -16,7 +16,7 @@ from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.controller.simulation import Arrival, Periodic, SimulationResult
 from hmas.controller.simulation.check import check
-from hmas.engines.sim.model import EngineModel
+from hmas.engines.sim.model import EngineModel, Pause
 from hmas.engines.sim.profile import load_profile
 
 PROFILE = load_profile("demo-small")
@@ -211,6 +211,26 @@ def test_closed_loop_users_ask_again_when_they_are_answered():
     assert sorted(record.arrival_s for record in result.records)[3:] == pytest.approx([end_s + 0.25 for end_s in ends[:36]])
     with pytest.raises(SchedulingError, match="before now"):
         simulation.simulate([arrival(0)], build()[1], build()[0], followups=lambda _ended, now_s: [arrival(1, at_s=now_s - 1)])
+
+
+def test_tools_pause_a_request_for_as_long_as_they_take():
+    def run(tool_s):
+        scheduler, engines = build()
+        return simulate([arrival(0, prompt=100, output=10), paused(1, tool_s)], engines, scheduler).records[1]
+
+    def paused(number, tool_s):
+        plain = arrival(number, prompt=100, output=10)
+        return Arrival(plain.request, plain.estimate, 10, pauses=(Pause(4, 50), Pause(8)), tool_s=(tool_s, 0.5))
+
+    short, long = run(1.0), run(3.0)
+    assert (short.output_tokens, long.output_tokens) == (10, 10)
+    assert long.total_ms - short.total_ms == pytest.approx(2000.0)
+    assert short.total_ms > 1500.0
+    plain = arrival(0)
+    broken = Arrival(plain.request, plain.estimate, 10, pauses=(Pause(4), Pause(8)), tool_s=(1.0,))
+    scheduler, engines = build()
+    with pytest.raises(SchedulingError, match="2 pauses and 1 durations"):
+        simulation.simulate([broken], engines, scheduler)
 
 
 def test_a_shared_prefix_brings_the_first_token_sooner():

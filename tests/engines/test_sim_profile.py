@@ -5,12 +5,11 @@ import pickle
 
 import msgspec
 import pytest
-from hmas_lab.profiles.build import dump_profile
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hmas.engines.errors import ProfileError
-from hmas.engines.sim.profile import Profile, check_profile, load_profile, parse_profile, profile_names, same_model
+from hmas.engines.sim.profile import Profile, check_profile, dump_profile, load_profile, parse_profile, profile_names, same_model
 
 CURVE = ((1, 2.0), (10, 3.0), (20, 5.0))
 
@@ -111,7 +110,7 @@ def test_what_is_looked_up_does_not_change_what_a_profile_is():
 
 
 def test_a_profile_is_written_the_same_way_every_time_and_read_back():
-    profile = parsed(token_curve=CURVE, request_ms=2.0)
+    profile = parsed(token_curve=CURVE, swap_gb_per_s=25.0, request_ms=2.0)
     data = dump_profile(profile)
     assert parse_profile(data, origin="back") == profile
     assert list(json.loads(data)) == sorted(Profile.__struct_fields__)
@@ -135,6 +134,7 @@ def test_a_profile_is_written_the_same_way_every_time_and_read_back():
         ({"token_curve": [[1, 2.0], [9, 1.5]]}, r"token_curve falls from 2\.0 ms to 1\.5 ms at 9 tokens; allowed: never falling"),
         ({"weight_bytes": 100, "memory_bytes": 100, "tp": 2}, r"weight_bytes 100 of m do not fit into memory_bytes 100 \(2 x g\)"),
         ({"weight_bytes": 100, "memory_bytes": 1699}, r"kv_blocks 100 take 1600 bytes; allowed: up to 1599"),
+        ({"swap_gb_per_s": -1}, r"swap_gb_per_s"),
     ],
 )
 def test_a_bad_field_is_named(changes, word):

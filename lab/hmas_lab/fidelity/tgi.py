@@ -125,7 +125,7 @@ class TgiEngine(TimedEngine):
 
     def _hold_up(self, ms: float) -> None:
         """Makes the step that is planned next last longer."""
-        self._batch.delay_ms += ms
+        self._batch._pause_ms += ms  # noqa: SLF001 - as transfers between host and GPU do it
 
     def _joinable(self) -> list[SimRequest]:
         """Books and returns those that fit together now, in order."""

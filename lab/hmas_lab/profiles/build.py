@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
-import msgspec
 
 from hmas.engines.errors import ProfileError
-from hmas.engines.sim.profile import Profile
+from hmas.engines.sim.profile import Profile, dump_profile
 from hmas_lab.profiles.compose import Host, compose
 from hmas_lab.profiles.models import load_model
 from hmas_lab.profiles.tables import Tables, data_folder, read_tables
@@ -74,11 +73,3 @@ def build(data: Path | None, out: Path) -> None:
 
 if __name__ == "__main__":
     build()
-
-
-def dump_profile(profile: Profile) -> bytes:
-    """The profile as a JSON document: keys sorted, indented by two spaces, the same bytes for the same profile."""
-    curve = [list(point) for point in profile.token_curve]
-    document = msgspec.structs.asdict(profile) | {"token_curve": curve}
-    lines = [f"  {msgspec.json.encode(key).decode()}: {msgspec.json.encode(document[key]).decode()}" for key in sorted(document)]
-    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()

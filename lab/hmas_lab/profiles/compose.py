@@ -15,6 +15,9 @@ from hmas_lab.profiles.reduce import Reduced, reduce_cost, rounded
 from hmas_lab.profiles.step import SAMPLER_BYTES, StepCost
 from hmas_lab.profiles.tables import Tables
 
+HOST_SHARE = 0.8
+"""Share of the bus to the host that KV swapping reaches."""
+
 PREFILL_TOKENS = 8192
 """Tokens of the largest prefill step that a profile is fitted to."""
 
@@ -109,6 +112,7 @@ def compose(
         request_ms=host.request_ms,
         kv_blocks=blocks,
         kv_bytes_per_token=model.kv_bytes_per_token(tp),
+        swap_gb_per_s=rounded(HOST_SHARE * tp * gpu.host_bytes_per_s * 1e-9),
         memory_bytes=tp * gpu.memory_bytes,
         weight_bytes=model.weight_bytes(tp, dtype),
         max_num_seqs=seqs,
