@@ -141,7 +141,7 @@ class FaultySteering(AgentSteering):
             self.qos.complete(heard, now_s)
         if self.twin is not None:
             for heard in self._faults.heard("meta", "completions", [completion], now_s):
-                self.twin.hear(heard)
+                self.twin.observe(heard)
 
     def cycle(self, now_s: float, scheduler: Scheduler, engines: Mapping[str, EngineModel]) -> None:
         faults, snapshot = self._faults, scheduler.snapshot(now_s, "simulation")
@@ -149,7 +149,7 @@ class FaultySteering(AgentSteering):
             self.start(agent)
         if self.twin is not None:
             for heard in faults.heard("meta", "snapshots", [snapshot], now_s):
-                self.twin.hear(heard)
+                self.twin.observe(heard)
         views: list[ShortView | LongView] = []
         for heard in faults.heard("qos", "snapshots", [snapshot], now_s):
             views += self.qos.observe(heard, now_s)

@@ -25,7 +25,7 @@ def page(document: dict[str, Any]) -> str:
     origin = f"tenant {document['tenant']}, model {document['model']}, priority {document['priority']}"
     waits = sorted(queue["waited_for"].items(), key=lambda item: -item[1])
     lines = [
-        f"request   {document['id']}" + (f", the client's {document['client_id']}" if document["client_id"] else ""),
+        f"request   {document['id']}" + (f", client id {document['client_id']}" if document["client_id"] else ""),
         f"from      {origin}, arrived {clock_words(document['arrival_s'])}, {tokens}",
         f"state     {_state(document)}",
         f"targets   {_target(document['slo'], 'TTFT', 'ttft_ms')}, {_target(document['slo'], 'TPOT', 'tpot_ms')}",

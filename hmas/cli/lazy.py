@@ -44,28 +44,3 @@ class LazyGroup(click.Group):
 )
 def tune() -> None:
     """Tune control loops for the engine that they control."""
-
-
-@click.group(
-    cls=LazyGroup,
-    lazy={
-        "lengths": ("hmas.cli.train_lengths:train_lengths", "The length model that perception begins with."),
-        "perception": ("hmas.cli.train_perception:perception", "The perception agent's model: task types of prompts."),
-        "prediction": ("hmas.cli.train_prediction:train_prediction", "The prediction agent's model: what requests cost."),
-    },
-)
-def train() -> None:
-    """Train the models of the perception and prediction agents; `hmas-lab train-meta` trains meta's."""
-
-
-@click.group(
-    "eval",
-    cls=LazyGroup,
-    lazy={
-        "lengths": ("hmas.cli.eval_lengths:eval_lengths", "Output lengths alone: every regime, baseline, data set and task."),
-        "perception": ("hmas.cli.eval_perception:perception", "Task types and output lengths, on labelled prompts or measured lengths."),
-        "prediction": ("hmas.cli.eval_prediction:eval_prediction", "Times to first token and between tokens, on request logs."),
-    },
-)
-def evaluate() -> None:
-    """Evaluate the models of the perception and prediction agents."""

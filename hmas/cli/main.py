@@ -32,8 +32,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "plan": ("hmas.cli.plan:plan", "Capacity: the load that meets the targets, the instances needed, the gain of one more."),
         "profile": ("hmas.cli.profile:profile", "Measure a live engine and write its performance profile."),
         "tune": ("hmas.cli.lazy:tune", "Fit control loops to the engine they run on."),
-        "train": ("hmas.cli.lazy:train", "Train the agents' models on your own data."),
-        "eval": ("hmas.cli.lazy:evaluate", "How good the agents' models are on unseen data."),
+        "train": ("hmas.cli.train:train", "Train the agents' models on your own data."),
+        "eval": ("hmas.cli.evaluate:evaluate", "How good the agents' models are on unseen data."),
         "replay": ("hmas.cli.replay:replay", "Replay a trace against any OpenAI-compatible address."),
         "demo": ("hmas.demo.cli:demo", "The main job on this machine: three baselines and H-MAS on the same arrivals."),
     }

@@ -31,8 +31,8 @@ def test_a_profile_gives_the_speed_of_its_steps():
             step_ms = 1e3 * profile.step_duration_s(
                 prefill_tokens=0, prefill_pairs=0, decode_seqs=sequences, decode_kv_tokens=sequences * 500
             )
-            assert speed.step_ms(sequences) == pytest.approx(step_ms, rel=0.02)
-        assert speed.step_ms(1) > profile.step_ms, "a step costs more than its fixed part"
+            assert speed.decode_ms(sequences) == pytest.approx(step_ms, rel=0.02)
+        assert speed.decode_ms(1) > profile.step_ms, "a step costs more than its fixed part"
     assert hardware_of(load_profile("a100-qwen3-8b-tp2")) == "2xa100_sxm"
 
 
@@ -41,7 +41,7 @@ def test_data_sheets_give_a_prior_too():
     slow, _ = prior_of("2xA10/llama-13b")
     assert name == "2xh100"
     assert fast.base_ms < slow.base_ms
-    assert 5.0 < fast.step_ms(1) < 30.0
+    assert 5.0 < fast.decode_ms(1) < 30.0
     with pytest.raises(ModelError, match="or GPUs and model"):
         prior_of("warp-drive")
     with pytest.raises(ModelError, match="gpu 'Abacus'"):

@@ -57,13 +57,13 @@ async def test_a_burst_whose_deadline_passes_is_told_to_the_last(tmp_path: Path)
     async with running(tmp_path, scheduler=ONE_AT_A_TIME, gateway=gateway_config(request_timeout_s=1.0)) as rig:
         blocker = asyncio.create_task(rig.post(chat("long", tokens=4000)))
         await eventually(lambda: rig.sims[0].model.running == 1)
-        for live in rig.gateway.manager.lives.values():
+        for live in rig.gateway.manager.active.values():
             # Else its own deadline would free the slot a moment before those of the others pass.
             live.request = msgspec.structs.replace(live.request, deadline_s=float("inf"))
         waiting = [asyncio.create_task(rig.post(chat(f"waits {number}", tokens=1))) for number in range(100)]
         answers = await asyncio.gather(*waiting)
         blocker.cancel()
-        await eventually(lambda: not rig.gateway.manager.lives)
+        await eventually(lambda: not rig.gateway.manager.active)
         assert rig.balanced()
         ended = [completion.outcome.value for completion in await rig.completions()]
     assert [answer.status for answer in answers] == [504] * 100

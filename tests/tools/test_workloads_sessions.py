@@ -248,7 +248,7 @@ def test_bad_tool_sessions(tmp_path):
         build_sessions(f"tools:{tmp_path / 'none.jsonl'}")
     with pytest.raises(TraceError, match="names no file"):
         build_sessions("tools")
-    with pytest.raises(TraceError, match=r"workload is .poisson.; allowed: text2sql, tools"):
+    with pytest.raises(TraceError, match=r"workload is .poisson.; allowed: one of text2sql, tools"):
         build_sessions("poisson")
     with pytest.raises(TraceError, match="whose calls follow from each other"):
         build(f"tools:{put(tmp_path, tools())}")

@@ -37,7 +37,6 @@ class RequestManager:
     Attributes:
         active: The requests in progress, by id.
         progress: Takes id, output tokens so far and time of a request whose answer has grown; the first call marks the first token.
-        sliced_work: Work that is done between other callbacks.
     """
 
     def __init__(
