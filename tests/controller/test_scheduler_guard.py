@@ -205,6 +205,15 @@ def test_pace_learns_floor_mean_and_prefill():
     assert pace.prefill_ms(5000, 0.0) == pytest.approx(5000 * 220 / 1020, rel=0.05)
 
 
+def test_a_lasting_load_does_not_raise_the_pace_of_a_request_alone():
+    pace = InstanceSpeed()
+    pace.decoded(10.0)
+    for _ in range(6000):
+        pace.decoded(30.0)
+    assert pace.floor_ms == pytest.approx(30.0, rel=0.1)
+    assert pace.alone_ms == pytest.approx(10.0, rel=0.15)
+
+
 def test_the_best_pace_is_learned_where_no_prompt_is_read_meanwhile():
     pace = InstanceSpeed()
     for _ in range(100):

@@ -21,7 +21,7 @@ def attainable(request: Request, estimates: Estimates, instances: Sequence[Insta
         instances: The instances that may serve it. An instance without measurements is ignored; of the others the fastest counts.
         headroom: 0 leaves all targets as they are.
     """
-    tpot_ms = min((one.pace.floor_ms for one in instances if one.pace.floor_ms is not None), default=0.0)
+    tpot_ms = min((one.pace.alone_ms for one in instances if one.pace.alone_ms is not None), default=0.0)
     prefill_ms = min((took for one in instances if (took := one.pace.prefill_ms(request.prompt_tokens, 0.0)) > 0.0), default=0.0)
     slo = estimates.slo
     if headroom * tpot_ms <= slo.tpot_ms and headroom * prefill_ms <= slo.ttft_ms:

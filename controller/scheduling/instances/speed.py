@@ -11,6 +11,8 @@ _SAMPLE_STEP = 0.8
 _FLOOR_LEVEL = 0.05
 _FLOOR_STEP = 0.05
 """Level and relative step of the floor."""
+_ALONE_RISE = 1.0 + 2e-5
+"""Factor by which the pace of a request alone is forgotten with each sample: at ten samples a second it doubles in an hour."""
 _PREFILL_DECAY = 0.98
 
 
@@ -21,13 +23,16 @@ class InstanceSpeed:
         token_ms: Time per output token over recent samples, None before the first.
         floor_ms: About the 5 % quantile of the samples without any prefill: the instance's pace under little load. None before the first
             such sample.
+        alone_ms: The least sample, forgotten within hours: about the pace of a request alone. The floor rises within minutes of a lasting
+            load, and what follows from it would then allow the load to grow further. None before the first sample.
     """
 
-    __slots__ = ("_prefill_ms", "_prefill_tokens", "floor_ms", "token_ms")
+    __slots__ = ("_prefill_ms", "_prefill_tokens", "alone_ms", "floor_ms", "token_ms")
 
     def __init__(self) -> None:
         self.token_ms: float | None = None
         self.floor_ms: float | None = None
+        self.alone_ms: float | None = None
         self._prefill_ms = 0.0
         self._prefill_tokens = 0.0
 
@@ -37,6 +42,7 @@ class InstanceSpeed:
         `quiet`: no prompt was prefilled meanwhile. An instance that always has prompts to prefill does not show its best pace.
         """
         self.token_ms = ms_per_token if self.token_ms is None else self.token_ms + _SAMPLE_STEP * (ms_per_token - self.token_ms)
+        self.alone_ms = ms_per_token if self.alone_ms is None else min(ms_per_token, self.alone_ms * _ALONE_RISE)
         # A value below the known floor is a better pace even if prompts were prefilled.
         if not quiet and (self.floor_ms is None or ms_per_token >= self.floor_ms):
             return
