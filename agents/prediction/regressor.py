@@ -116,7 +116,7 @@ def load_regressor(folder: Path = SHIPPED) -> CatBoostRegressor:
         raise ModelError(f"cost model {folder}: kind {card.kind!r}, format {card.format!r}; allowed: {KIND!r}, {FORMAT!r}")
     if tuple(card.details.get("features", ())) != FEATURES or tuple(card.details.get("categories", ())) != CATEGORIES:
         raise ModelError(f"cost model {folder} was trained on other features; train it again: hmas train prediction")
-    models = {(target, level): _parse(folder / file_of(target, level)) for target in TARGETS for level in LEVELS}
+    models = {(target, level): read_trees(folder / file_of(target, level)) for target in TARGETS for level in LEVELS}
     replay = _replay_of(folder / REPLAY)
     try:
         return CatBoostRegressor(models, card, replay)
@@ -129,7 +129,12 @@ def file_of(target: Target, level: float) -> str:
     return f"{target}-{100 * level:.0f}.cbm"
 
 
-def _parse(path: Path) -> Any:
+def read_trees(path: Path) -> Any:
+    """Reads a model file of CatBoost.
+
+    Raises:
+        ModelError: The file cannot be read, or the package cannot be imported.
+    """
     try:
         # Imported here: a broken library must not keep the agent from starting.
         import catboost  # noqa: PLC0415

@@ -1,13 +1,13 @@
 """The profile model as a folder: formula, CatBoost models and card."""
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from hmas.agents.model_store.card import CARD, ModelCard, verified, write_card
 from hmas.agents.model_store.ranges import RANGES, counter_of
 from hmas.agents.prediction.prior import Formula
+from hmas.agents.prediction.regressor import read_trees
 from hmas.controller.core.errors import ModelError
 from hmas_lab.llm_pilot.model import CATEGORIES, COLUMNS, REGIMES, TARGETS, ProfileModel
 
@@ -58,19 +58,5 @@ def load_profile_model(folder: Path = SHIPPED) -> tuple[ProfileModel, ModelCard]
         ranges = counter_of(card, COLUMNS)
     except ValueError as error:
         raise ModelError(f"{folder / CARD}: {error}") from error
-    trees = {(regime, target): _trees(folder / f"{regime}-{target}.cbm") for regime in REGIMES for target in TARGETS}
+    trees = {(regime, target): read_trees(folder / f"{regime}-{target}.cbm") for regime in REGIMES for target in TARGETS}
     return ProfileModel(formula, trees, ranges), card
-
-
-def _trees(path: Path) -> Any:
-    try:
-        # Imported here: a broken library must give a clear error, not a crash at start.
-        import catboost  # noqa: PLC0415
-    except ImportError as error:
-        raise ModelError(f"{path}: the catboost package cannot be imported: {error}") from error
-    model = catboost.CatBoost()
-    try:
-        model.load_model(blob=path.read_bytes())
-    except (OSError, catboost.CatBoostError) as error:
-        raise ModelError(f"{path} cannot be read: {error}") from error
-    return model
