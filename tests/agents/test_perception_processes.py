@@ -119,7 +119,7 @@ async def test_two_processes_share_the_requests_and_each_learns_from_everything(
     for instance in INSTANCES:
         processes.start(instance)
     await processes.until(MODELS, ModelReport, lambda found: {one.instance for one in found} == set(INSTANCES))
-    asked = [f"r{number}" for number in range(600)]
+    asked = [f"r{number}" for number in range(1800)]
     for start in range(0, len(asked), 20):
         for request_id in asked[start : start + 20]:
             processes.bus.post(notice(request_id))

@@ -206,7 +206,12 @@ def test_ctrl_c_keeps_what_is_done(tmp_path):
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HMAS_")}
     arguments = ["--workload", "poisson:rate=5,duration=15", "--fleet", "1xdemo-small", "--seed", "1..400", "--workers", "2", "--no-plots"]
     command = [sys.executable, "-m", "hmas", "sweep", "--out", str(tmp_path), *arguments]
-    process = subprocess.Popen(command, cwd=ROOT, env=clean, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # A shell starts background jobs with SIGINT ignored, and children inherit that; a user's Ctrl-C finds it at its default.
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(command, cwd=ROOT, env=clean, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, inherited)
     assert process.stderr is not None
     assert "1 of 400" in process.stderr.readline()
     process.send_signal(signal.SIGINT)
