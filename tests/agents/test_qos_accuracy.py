@@ -168,11 +168,8 @@ def test_dispersion_tells_bursts_from_even_arrivals(kind, low, high):
     assert views[-1].arrival_rps == pytest.approx(20.0, rel=0.2)
 
 
-def test_the_queue_is_told_by_task():
-    (short, long) = QosModel().observe(
-        snapshot(1000.0, arrived=30, ended=0, queued=20, queued_long=5, overdue=3, queued_by_task={"QA": 12, "unknown": 8}), 1000.0
-    )
-    assert short.queue_by_task == {"QA": 12, "unknown": 8}
+def test_the_views_have_what_is_overdue_runs_and_is_long():
+    (short, long) = QosModel().observe(snapshot(1000.0, arrived=30, ended=0, queued=20, queued_long=5, overdue=3), 1000.0)
     assert (short.overdue, short.running, long.long_backlog) == (3, 10, 5)
 
 
