@@ -10,7 +10,7 @@ SGLANG_VENV ?= build/sglang
 TRAIN_VENV ?= build/train
 COMPILED := build/compiled
 
-.PHONY: help demo test test-long test-lab test-install lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler setup-train test-train eval-agents bench-agents bench-qos ablate-agents lab-hmas lab-live lab-statera bench-twin bench-bad-requests bench-outside bench-frontdoor bench-frontdoor-quick setup-smollm2
+.PHONY: help demo test test-long test-lab test-install lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler setup-train test-train eval-agents bench-agents bench-qos ablate-agents lab-hmas lab-live lab-statera bench-twin bench-bad-requests abuse bench-outside bench-frontdoor bench-frontdoor-quick setup-smollm2
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s $$'\t'
@@ -213,6 +213,9 @@ eval-agents: $(TRAIN_VENV)/.ready  ## how good perception and prediction are, on
 
 bench-bad-requests: $(VENV)/.core $(VLLM_VENV)/.ready  ## two good requests a second beside a dozen mistaken ones, real vLLM, direct and through the gateway; writes build/bench/bad_requests.json
 	$(BIN)/python lab/benchmarks/bench_bad_requests.py --vllm-python $(VLLM_VENV)/bin/python --model build/tiny-model
+
+abuse: $(VENV)/.core  ## hostile clients beside a steady one, through the product as it comes (three minutes); writes build/bench/abuse.json
+	$(BIN)/hmas-lab abuse
 
 bench-outside: $(VENV)/.core $(VLLM_VENV)/.ready  ## vllm bench serve, guidellm and aiperf (installed under build/) before a real vLLM and before the gateway, in turn; writes build/bench/outside.json and docs/results.md (20 minutes, OUTSIDE=--quick: 5)
 	$(BIN)/python lab/benchmarks/bench_outside.py --vllm-python $(VLLM_VENV)/bin/python --model build/tiny-model $(OUTSIDE)

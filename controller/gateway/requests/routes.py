@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 
 import orjson
 
@@ -16,6 +17,8 @@ from hmas.controller.observability.observer import Observers
 EMBEDDINGS = "/v1/embeddings"
 MODELS = "/v1/models"
 JSON_HEADERS: Mapping[str, str] = {"content-type": "application/json"}
+OPENAPI = Path(__file__).parent.with_name("openapi.json")
+"""The description of the public port."""
 log = logging.getLogger(__name__)
 
 Endpoint = Callable[[HttpRequest, Responder], Awaitable[None]]
@@ -57,6 +60,7 @@ class PublicRoutes:
             "/health": self._health,
             "/ready": self._ready,
             "/metrics": self._metrics_page,
+            "/openapi.json": self._openapi,
         }
 
     async def handle(self, http: HttpRequest, out: Responder) -> None:
@@ -125,6 +129,9 @@ class PublicRoutes:
     async def _metrics_page(self, _: HttpRequest, out: Responder) -> None:
         body, content_type = self._exposition()
         out.send(200, {"content-type": content_type}, body)
+
+    async def _openapi(self, _: HttpRequest, out: Responder) -> None:
+        out.send(200, JSON_HEADERS, OPENAPI.read_bytes())
 
 
 def _not_allowed(method: str, path: str, allowed: str) -> ApiError:
