@@ -1,6 +1,6 @@
 """Where the clients' checks run: a process of `hmas up` before embedded engines or before a real vLLM, and that engine by itself.
 
-The environment of these tests has the clients and pytest, not H-MAS: HMAS_PYTHON names the Python that has it (.venv/bin/python without it).
+The environment of these tests has the clients and pytest, not H-MAS: HMAS_PYTHON names the Python that has it, .venv/bin/python by default.
 HMAS_VLLM_PYTHON and HMAS_VLLM_MODEL name a vLLM and a model with a chat template, as `make test-clients` sets them.
 """
 

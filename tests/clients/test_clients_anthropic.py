@@ -8,7 +8,8 @@ from place import Place, same
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(600)]
 
 MESSAGES = [{"role": "user", "content": "Name three colours."}]
-SCHEMA = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 12}}, "required": ["city"], "additionalProperties": False}
+CITY = {"city": {"type": "string", "maxLength": 12}}
+SCHEMA = {"type": "object", "properties": CITY, "required": ["city"], "additionalProperties": False}
 TOOL = {"name": "weather", "description": "The weather of a city", "input_schema": SCHEMA}
 
 
@@ -38,7 +39,8 @@ def test_stream(place: Place):
 
 def test_events_of_a_stream(place: Place):
     def ask(url: str, model: str) -> Any:
-        return [event.type for event in client(url).messages.create(model=model, messages=MESSAGES, max_tokens=6, temperature=0.0, stream=True)]
+        stream = client(url).messages.create(model=model, messages=MESSAGES, max_tokens=6, temperature=0.0, stream=True)
+        return [event.type for event in stream]
 
     same(place, ask)
 
@@ -80,9 +82,14 @@ def test_counted_tokens(place: Place):
 
 @pytest.mark.parametrize(
     "fields",
-    [{"model": "claude-99"}, {"max_tokens": 0}, {"messages": [{"role": "user", "content": "word " * 4000}]}, {"messages": [{"role": "user", "content": 5}]}],
+    [
+        {"model": "claude-99"},
+        {"max_tokens": 0},
+        {"messages": [{"role": "user", "content": "word " * 4000}]},
+        {"messages": [{"role": "user", "content": 5}]},
+    ],
     ids=["unknown model", "no tokens", "too long", "no content"],
-)  # fmt: skip
+)
 def test_errors(place: Place, fields: dict[str, Any]):
     def ask(url: str, model: str) -> Any:
         return client(url).messages.create(**({"model": model, "messages": MESSAGES, "max_tokens": 4} | fields))

@@ -27,7 +27,8 @@ def test_openai_agents(place: Place, api: str):
         client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
         kind = agents.OpenAIResponsesModel if api == "responses" else agents.OpenAIChatCompletionsModel
         settings = agents.ModelSettings(max_tokens=16, temperature=0.0)
-        agent = agents.Agent(name="a", instructions="You are terse.", model=kind(model=model, openai_client=client), model_settings=settings)
+        spoken = kind(model=model, openai_client=client)
+        agent = agents.Agent(name="a", instructions="You are terse.", model=spoken, model_settings=settings)
         return text_or_kind(place, agents.Runner.run_sync(agent, QUESTION).final_output)
 
     same(place, ask)
@@ -55,9 +56,8 @@ def test_openai_agents_streamed_with_a_tool(place: Place, api: str):
             client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
             kind = agents.OpenAIResponsesModel if api == "responses" else agents.OpenAIChatCompletionsModel
             settings = agents.ModelSettings(max_tokens=60, temperature=0.0, tool_choice="required")
-            agent = agents.Agent(
-                name="a", instructions="You are terse.", tools=[weather], model=kind(model=model, openai_client=client), model_settings=settings
-            )
+            spoken = kind(model=model, openai_client=client)
+            agent = agents.Agent(name="a", instructions="You are terse.", tools=[weather], model=spoken, model_settings=settings)
             result = agents.Runner.run_streamed(agent, "Weather in Bergen?", max_turns=3)
             kinds = {event.type async for event in result.stream_events()}
             return text_or_kind(place, result.final_output), sorted(kinds), bool(cities)
@@ -156,9 +156,8 @@ def test_instructor(place: Place, api: str):
             client = instructor.from_openai(openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0))
         else:
             client = instructor.from_anthropic(anthropic.Anthropic(base_url=url, api_key="none", max_retries=0))
-        found = client.create(
-            model=model, response_model=City, messages=[{"role": "user", "content": "A city"}], max_tokens=60, temperature=0.0, max_retries=0
-        )
+        asked = {"messages": [{"role": "user", "content": "A city"}], "max_tokens": 60, "temperature": 0.0, "max_retries": 0}
+        found = client.create(model=model, response_model=City, **asked)
         return text_or_kind(place, found.name)
 
     same(place, ask)

@@ -8,7 +8,8 @@ from place import Place, same
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(600)]
 
 MESSAGES = [{"role": "system", "content": "You are terse."}, {"role": "user", "content": "Name three colours."}]
-PARAMETERS = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 12}}, "required": ["city"], "additionalProperties": False}
+CITY = {"city": {"type": "string", "maxLength": 12}}
+PARAMETERS = {"type": "object", "properties": CITY, "required": ["city"], "additionalProperties": False}
 TOOL = {"type": "function", "function": {"name": "weather", "description": "The weather of a city", "parameters": PARAMETERS}}
 FLAT_TOOL = {"type": "function", "name": "weather", "description": "The weather of a city", "parameters": PARAMETERS}
 GREEDY: dict[str, Any] = {"temperature": 0.0}
