@@ -8,9 +8,10 @@ VLLM_VENV ?= build/vllm
 VLLM_VERSION := 0.32.0
 SGLANG_VENV ?= build/sglang
 TRAIN_VENV ?= build/train
+CLIENTS_VENV ?= build/clients
 COMPILED := build/compiled
 
-.PHONY: help demo test test-long test-lab test-install lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler setup-train test-train eval-agents bench-agents bench-qos ablate-agents lab-hmas lab-live lab-statera bench-twin bench-bad-requests bench-outside bench-frontdoor bench-frontdoor-quick setup-smollm2
+.PHONY: help demo test test-long test-lab test-install test-clients setup-clients lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler setup-train test-train eval-agents bench-agents bench-qos ablate-agents lab-hmas lab-live lab-statera bench-twin bench-bad-requests bench-outside bench-frontdoor bench-frontdoor-quick setup-smollm2 abuse
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s $$'\t'
@@ -52,7 +53,7 @@ WORKERS ?= auto
 PARALLEL := -n $(WORKERS) --dist worksteal
 
 test: $(VENV)/.dev  ## every test of the product that needs no real engine, with real processes and a real Valkey, on all cores
-	$(BIN)/pytest $(PARALLEL) -m "not vllm and not sglang and not install and not long"
+	$(BIN)/pytest $(PARALLEL) -m "not vllm and not sglang and not install and not clients and not long"
 
 test-long: $(VENV)/.dev  ## the tests that kill processes of the whole product, or train
 	$(BIN)/pytest $(PARALLEL) -m "long" tests
@@ -63,6 +64,22 @@ test-lab: $(VENV)/.dev  ## the tests of the experiments in lab/
 test-install: $(VENV)/.dev  ## wheel and sdist in an empty environment, run from another folder
 	$(BIN)/pytest -m install tests/test_install.py
 
+# The clients live in an environment of their own: what the control plane runs on does not depend on them.
+$(CLIENTS_VENV)/.ready: requirements/clients.txt
+	@echo "installing clients of other authors into $(CLIENTS_VENV) (a minute)"
+	@mkdir -p build
+	@$(PYTHON) -m venv $(CLIENTS_VENV)
+	@$(CLIENTS_VENV)/bin/pip --disable-pip-version-check install -q -r requirements/clients.txt
+	@touch $@
+
+setup-clients: $(CLIENTS_VENV)/.ready  ## install the clients of other authors
+
+# A real vLLM takes part where it and a model with a chat template are there (`make setup-vllm setup-smollm2`).
+CLIENTS_VLLM = $(if $(and $(wildcard $(VLLM_VENV)/bin/python),$(wildcard build/smollm2/config.json)),HMAS_VLLM_PYTHON=$(VLLM_VENV)/bin/python HMAS_VLLM_MODEL=build/smollm2)
+
+test-clients: $(VENV)/.core $(CLIENTS_VENV)/.ready  ## clients of other authors through the gateway: the same outcome as the engine called directly
+	HMAS_PYTHON=$(BIN)/python $(CLIENTS_VLLM) $(CLIENTS_VENV)/bin/pytest -m clients -o filterwarnings=default -rs tests/clients
+
 lint: $(VENV)/.dev  ## format, lint, types, import floors
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -71,7 +88,7 @@ lint: $(VENV)/.dev  ## format, lint, types, import floors
 	$(BIN)/python scripts/house
 
 check: lint  ## the same and the fast tests: before every commit
-	$(BIN)/pytest $(PARALLEL) -m "not slow and not vllm and not sglang and not install"
+	$(BIN)/pytest $(PARALLEL) -m "not slow and not vllm and not sglang and not install and not clients"
 
 format: $(VENV)/.dev  ## format the sources and mend what the linter can mend
 	$(BIN)/ruff format .
@@ -213,6 +230,9 @@ eval-agents: $(TRAIN_VENV)/.ready  ## how good perception and prediction are, on
 
 bench-bad-requests: $(VENV)/.core $(VLLM_VENV)/.ready  ## two good requests a second beside a dozen mistaken ones, real vLLM, direct and through the gateway; writes build/bench/bad_requests.json
 	$(BIN)/python lab/benchmarks/bench_bad_requests.py --vllm-python $(VLLM_VENV)/bin/python --model build/tiny-model
+
+abuse: $(VENV)/.core  ## hostile clients beside a steady one, through the product as it comes (three minutes); writes build/bench/abuse.json
+	$(BIN)/hmas-lab abuse
 
 bench-outside: $(VENV)/.core $(VLLM_VENV)/.ready  ## vllm bench serve, guidellm and aiperf (installed under build/) before a real vLLM and before the gateway, in turn; writes build/bench/outside.json and docs/results.md (20 minutes, OUTSIDE=--quick: 5)
 	$(BIN)/python lab/benchmarks/bench_outside.py --vllm-python $(VLLM_VENV)/bin/python --model build/tiny-model $(OUTSIDE)

@@ -130,6 +130,9 @@ class EngineResponse(Protocol):
     def resume(self) -> None:
         """Continues reading after `take` has returned False."""
 
+    def took_s(self) -> float:
+        """Seconds from sending the request to reading the newest bytes of the answer: the time that the engine took, and the network."""
+
     async def close(self) -> None:
         """Releases the connection; closing before the end makes the engine see that its client disconnected."""
 
@@ -157,6 +160,13 @@ class Engine(Protocol):
 
     async def get(self, path: str) -> tuple[int, bytes]:
         """Returns status and body of a GET on the engine, such as `/v1/models`.
+
+        Raises:
+            EngineUnavailable: No answer came.
+        """
+
+    async def call(self, method: str, path: str) -> tuple[int, bytes]:
+        """Returns status and body of a request without a document, such as a DELETE of `/v1/responses/ID`.
 
         Raises:
             EngineUnavailable: No answer came.

@@ -60,6 +60,10 @@ class EngineClient:
         """Returns status and body of a short control POST; `max_bytes` limits the answer's body. Raises as `get` does."""
         return await self._control("POST", path, body, timeout_s, max_bytes)
 
+    async def call(self, method: str, path: str) -> tuple[int, bytes]:
+        """Returns status and body of a request without a document. Raises as `get` does."""
+        return await self._control(method, path, b"" if method == "POST" else None, CONTROL_TIMEOUT_S)
+
     async def close(self) -> None:
         """Closes every connection."""
         await self.pool.close()
@@ -120,7 +124,8 @@ class EngineClient:
         if prefix is None:
             # Answers are passed on unchanged, so the engine must not compress them.
             prefix = f"{method} {path} HTTP/1.1\r\nhost: {self.pool.authority}\r\nuser-agent: h-mas\r\naccept-encoding: identity\r\n"
-            if len(self._prefixes) < MAX_PREFIXES:
+            # A path with an id in it is rarely used twice.
+            if len(self._prefixes) < MAX_PREFIXES and not path.startswith("/v1/responses/"):
                 self._prefixes[method, path] = prefix
         lines = [prefix]
         named = ""

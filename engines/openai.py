@@ -52,6 +52,14 @@ class OpenAIEngine:
         """
         return await self._client.get(path)
 
+    async def call(self, method: str, path: str) -> tuple[int, bytes]:
+        """Returns status and body of a request without a document.
+
+        Raises:
+            EngineUnavailable: No answer came.
+        """
+        return await self._client.call(method, path)
+
     async def abort(self, request_id: str) -> bool:  # noqa: ARG002 - the protocol's parameter; other adapters use it
         """Returns False: such a server cannot abort by request id."""
         return False

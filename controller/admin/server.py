@@ -5,6 +5,7 @@ import hmac
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -19,6 +20,7 @@ from hmas.controller.runtime.clock import Clock
 MAX_BODY_BYTES = 64 * 1024
 MAX_EVENTS = 1000
 DEFAULT_EVENTS = 100
+OPENAPI = Path(__file__).with_name("openapi.json")
 FORCE_KEYS = frozenset({"author", "reason", "for_s"})
 KNOBS = KnobsPart.__struct_fields__
 log = logging.getLogger(__name__)
@@ -61,32 +63,35 @@ class AdminServer:
             OSError: The address is not available.
         """
         app = web.Application(middlewares=[self._guard], client_max_size=MAX_BODY_BYTES)
-        app.add_routes(
-            [
-                web.get("/admin/status", self._status),
-                web.get("/admin/policy", self._policy),
-                web.post("/admin/policy", self._force_policy),
-                web.delete("/admin/policy", self._release_policy),
-                web.get("/admin/knobs", self._knobs),
-                web.post("/admin/knobs", self._force_knobs),
-                web.delete("/admin/knobs", self._release_knobs),
-                web.get("/admin/overrides", self._overrides),
-                web.post("/admin/overrides", self._put_override),
-                web.post("/admin/overrides/validate", self._validate_override),
-                web.delete("/admin/overrides", self._clear_overrides),
-                web.delete("/admin/overrides/{id}", self._remove_override),
-                web.get("/admin/engines", self._engines),
-                web.post("/admin/engines/{name}/drain", self._drain),
-                web.post("/admin/engines/{name}/undrain", self._undrain),
-                web.get("/admin/events", self._events),
-                web.get("/admin/decisions", self._decisions),
-                web.get("/admin/decisions/{id}", self._decision),
-                web.get("/admin/requests/{id}", self._request),
-            ]
-        )
+        app.add_routes(self.routes())
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
         await web.TCPSite(self._runner, self._host, self._port).start()
+
+    def routes(self) -> list[web.RouteDef]:
+        """Every route of the API; `openapi.json` describes each of them."""
+        return [
+            web.get("/admin/status", self._status),
+            web.get("/admin/policy", self._policy),
+            web.post("/admin/policy", self._force_policy),
+            web.delete("/admin/policy", self._release_policy),
+            web.get("/admin/knobs", self._knobs),
+            web.post("/admin/knobs", self._force_knobs),
+            web.delete("/admin/knobs", self._release_knobs),
+            web.get("/admin/overrides", self._overrides),
+            web.post("/admin/overrides", self._put_override),
+            web.post("/admin/overrides/validate", self._validate_override),
+            web.delete("/admin/overrides", self._clear_overrides),
+            web.delete("/admin/overrides/{id}", self._remove_override),
+            web.get("/admin/engines", self._engines),
+            web.post("/admin/engines/{name}/drain", self._drain),
+            web.post("/admin/engines/{name}/undrain", self._undrain),
+            web.get("/admin/events", self._events),
+            web.get("/admin/decisions", self._decisions),
+            web.get("/admin/decisions/{id}", self._decision),
+            web.get("/admin/requests/{id}", self._request),
+            web.get("/openapi.json", self._openapi),
+        ]
 
     async def close(self) -> None:
         """Stops listening and ends all connections."""
@@ -219,6 +224,9 @@ class AdminServer:
             return _json(self._operations.request(request.match_info["id"]))
         except AdminError as error:
             raise BadRequest(str(error), code="not_found", status=404) from None
+
+    async def _openapi(self, _: web.Request) -> web.Response:
+        return web.Response(body=OPENAPI.read_bytes(), content_type="application/json")
 
     def _engine_name(self, request: web.Request) -> str:
         name, known = request.match_info["name"], self._operations.instance_names()

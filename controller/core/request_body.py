@@ -3,17 +3,22 @@
 The gateway, training, evaluation and the benchmarks all use `read_call`, so that a model is evaluated on the inputs that it will get.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
+from hmas.controller.core.bodies.messages import MESSAGES, chat_of_messages
+from hmas.controller.core.bodies.responses import RESPONSES, chat_of_response
 from hmas.controller.core.errors import BodyError
 from hmas.controller.core.prompt_texts import PromptTexts
 from hmas.engines.tokens import estimate_tokens
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
+CHAT_VIEWS: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {RESPONSES: chat_of_response, MESSAGES: chat_of_messages}
+"""How bodies of other APIs become chat completions, by path."""
 
 SERVICE_TIERS = ("auto", "default", "flex", "priority", "scale")
 TOKENS_PER_IMAGE = 512
@@ -33,7 +38,7 @@ class Call:
     """The fields of one completion request that the control plane reads.
 
     Attributes:
-        path: The OpenAI path of the request.
+        path: The path of the request.
         model: The model that the request names.
         stream: Whether the client wants a stream.
         prompt_tokens: Estimated tokens of messages or prompt and tool definitions.
@@ -79,19 +84,24 @@ class Call:
     document: dict[str, Any]
 
 
-def read_call(path: str, document: dict[str, Any]) -> Call:
+def read_call(path: str, document: dict[str, Any], only_model: str = "") -> Call:
     """Reads a completion request.
 
     Args:
-        path: `CHAT`, or anything else for a plain completion.
+        path: `CHAT`, a path in `CHAT_VIEWS`, or anything else for a plain completion.
         document: The parsed body.
+        only_model: The model of a request that names none, empty if there is no such model.
 
     Raises:
         BodyError: A field is invalid; the message names it, its value and the allowed values.
     """
-    model = read_model(document)
+    model = read_model(document, only_model)
     texts = PromptTexts()
-    if path == CHAT:
+    given, view = document, CHAT_VIEWS.get(path)
+    if view is not None:
+        document = view(document)
+    is_chat = path == CHAT or view is not None
+    if is_chat:
         _read_messages(document, texts)
     else:
         _read_prompt(document, texts)
@@ -120,16 +130,18 @@ def read_call(path: str, document: dict[str, Any]) -> Call:
         has_tools=bool(tools),
         tool_results=texts.tool_results,
         wants_json=_wants_json(document),
-        turns=len(document["messages"]) if path == CHAT else 0,
+        turns=len(document["messages"]) if is_chat else 0,
         images=texts.images,
         cache_key=cache_key[:CACHE_KEY_LIMIT] if isinstance(cache_key := document.get("prompt_cache_key"), str) else "",
-        document=document,
+        document=given,
     )
 
 
-def read_model(document: dict[str, Any]) -> str:
-    """The `model` field: a text of 1 to 256 characters."""
+def read_model(document: dict[str, Any], only_model: str = "") -> str:
+    """The `model` field, a text of 1 to 256 characters; `only_model` if the body names none."""
     model = document.get("model")
+    if model is None and only_model:
+        return only_model
     if not isinstance(model, str) or not 0 < len(model) <= 256:
         raise BodyError("model", model, "the name of a model, 1 to 256 characters (GET /v1/models lists them)")
     return model

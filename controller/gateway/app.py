@@ -22,6 +22,7 @@ from hmas.controller.gateway.control_loop.subscriber import AgentSubscriber
 from hmas.controller.gateway.errors import ApiError
 from hmas.controller.gateway.instances.monitor import Fleet
 from hmas.controller.gateway.requests.active_request import Ending
+from hmas.controller.gateway.requests.apis.kept_responses import KeptResponses
 from hmas.controller.gateway.requests.auth import Authenticator
 from hmas.controller.gateway.requests.completion import CompletionHandler
 from hmas.controller.gateway.requests.embeddings import PassThrough
@@ -213,10 +214,12 @@ class Gateway:
 
     def _make_routes(self) -> PublicRoutes:
         gateway, auth = self.config.gateway, self.auth
+        kept = KeptResponses(fleet=self.fleet, auth=auth, observer=self.observer)
         completions = CompletionHandler(
             manager=self.manager,
             fleet=self.fleet,
             auth=auth,
+            kept=kept,
             observer=self.observer,
             clock=self.clock,
             targets=self.config.slo.targets(),
@@ -227,6 +230,7 @@ class Gateway:
         return PublicRoutes(
             complete=completions.serve,
             embed=embeddings.serve,
+            kept=kept.serve,
             auth=auth,
             fleet=self.fleet,
             observer=self.observer,

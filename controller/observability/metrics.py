@@ -54,7 +54,7 @@ class Metrics(Observer):
         self.queue_wait = Histogram("hmas_queue_wait_seconds", "Arrival to dispatch.", buckets=LATENCY_S, registry=registry)
         self.overhead = Histogram(
             "hmas_gateway_overhead_seconds",
-            "Time spent in the gateway itself before the first byte went out.",
+            "Time that the gateway itself added from the head of the request to the first byte of the answer, apart from the queue.",
             buckets=OVERHEAD_S,
             registry=registry,
         )

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
+from time import monotonic
 from typing import Protocol
 
 from hmas.engines.errors import ConnectionBroken
@@ -41,7 +42,7 @@ class Exchange:
         take: The function that takes the body, None while the body is buffered.
     """
 
-    __slots__ = ("_held", "_held_bytes", "_source", "_waiter", "complete", "error", "headers", "status", "take")
+    __slots__ = ("_held", "_held_bytes", "_read_s", "_sent_s", "_source", "_waiter", "complete", "error", "headers", "status", "take")
 
     def __init__(self, source: Source) -> None:
         self._source: Source | None = source
@@ -49,6 +50,7 @@ class Exchange:
         self.take: Take | None = None
         self._held: list[bytes] = []
         self._held_bytes = 0
+        self._sent_s = self._read_s = monotonic()
         self.status = 0
         self.headers: Mapping[str, str] = {}
         self.complete = False
@@ -130,18 +132,25 @@ class Exchange:
         if source is not None:
             source.drop()
 
+    def took_s(self) -> float:
+        """See `hmas.engines.base.EngineResponse.took_s`."""
+        # Bytes go to `take` in the moment in which they are read.
+        return (self._read_s if self.take is None or self.complete else monotonic()) - self._sent_s
+
     async def close(self) -> None:
         """See `hmas.engines.base.EngineResponse.close`."""
         self.drop()
 
     def arrived(self, status: int, headers: Mapping[str, str]) -> None:
         """The head has been read."""
+        self._read_s = monotonic()
         self.status = status
         self.headers = headers
         self._wake()
 
     def took(self, data: bytes) -> None:
         """Bytes of the body have been read, and no `take` is set yet."""
+        self._read_s = monotonic()
         self._held.append(data)
         self._held_bytes += len(data)
         if self._held_bytes > MAX_HELD_BYTES and self._source is not None:
@@ -150,6 +159,7 @@ class Exchange:
 
     def ended(self) -> None:
         """The body has been read to its end, and the connection no longer belongs to this exchange."""
+        self._read_s = monotonic()
         self.complete = True
         self._source = None
         self._wake()

@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import Annotated, TypeVar
 from uuid import uuid4
 
@@ -21,6 +22,7 @@ from aiohttp.http import HttpVersion11
 
 from hmas.engines.base import Knobs
 from hmas.engines.errors import EngineError
+from hmas.engines.sim.apis import MessagesReply, ResponsesReply, ResponseStore, ResponseTurn, count_tokens, message_error, parse_messages
 from hmas.engines.sim.model import EngineModel, SimRequest
 from hmas.engines.sim.reply import Reply, Tally, embed, render_metrics
 from hmas.engines.sim.streams import GARBAGE, HTML, Driver, Fault, Faulty, Sink, Stream, Whole, parse_fault, reset
@@ -78,6 +80,7 @@ class SimServer:
         self._ended: Counter[str] = Counter({"stop": 0, "length": 0, "abort": 0})
         self._live_ids: dict[str, set[str]] = {}
         self._sequence = 0
+        self._responses = ResponseStore()
 
     async def heartbeat(self, _app: web.Application) -> AsyncIterator[None]:
         """Runs the engine during the lifetime of the application."""
@@ -99,20 +102,45 @@ class SimServer:
                 return _misbehave(fault, request)
             return await handler(request)
         except Refused as error:
-            return web.Response(status=error.status, body=error.document(), content_type="application/json")
+            return _refused(request, error)
         except web.HTTPException as error:
             if error.status < 400:
                 raise
             refused = Refused(error.status, f"{request.method} {request.path}: {error.reason}", kind="HTTPError")
-            return web.Response(status=error.status, body=refused.document(), content_type="application/json")
+            return _refused(request, refused)
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/chat/completions."""
-        return await self._generate(request, parse_chat)
+        return await self._generate(request, parse_chat, Reply, "chatcmpl-")
 
     async def completion(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/completions."""
-        return await self._generate(request, parse_completion)
+        return await self._generate(request, parse_completion, Reply, "cmpl-")
+
+    async def messages(self, request: web.Request) -> web.StreamResponse:
+        """POST /v1/messages."""
+        return await self._generate(request, parse_messages, MessagesReply, "msg_")
+
+    async def count_tokens(self, request: web.Request) -> web.Response:
+        """POST /v1/messages/count_tokens."""
+        length = self._driver.model.profile.max_model_len
+        return _json(count_tokens(await request.read(), model=self._model_name, max_model_len=length))
+
+    async def responses(self, request: web.Request) -> web.StreamResponse:
+        """POST /v1/responses."""
+        turn = ResponseTurn(await request.read(), self._responses)
+        return await self._generate(request, turn.parse, partial(ResponsesReply, turn=turn), "resp_")
+
+    async def response(self, request: web.Request) -> web.Response:
+        """GET or DELETE /v1/responses/ID, POST /v1/responses/ID/cancel: every response has ended when its id is known."""
+        response_id = request.match_info["id"]
+        stored, _ = self._responses.get(response_id)
+        if request.method == "POST":
+            raise Refused(400, "Cannot cancel a synchronous response.", kind="invalid_request_error", param="response_id")
+        if request.method == "GET":
+            return _json(orjson.dumps(stored))
+        self._responses.delete(response_id)
+        return _json(orjson.dumps({"id": response_id, "object": "response.deleted", "deleted": True}))
 
     async def embeddings(self, request: web.Request) -> web.Response:
         """POST /v1/embeddings."""
@@ -172,7 +200,9 @@ class SimServer:
             aborted += [given] if ended else []
         return _json(orjson.dumps({"aborted": aborted}))
 
-    async def _generate(self, request: web.Request, parse: Callable[..., Ask]) -> web.StreamResponse:
+    async def _generate(
+        self, request: web.Request, parse: Callable[..., Ask], render: Callable[..., Reply], prefix: str
+    ) -> web.StreamResponse:
         if self._draining:
             raise Refused(503, "the engine is shutting down", kind="ServiceUnavailableError")
         model = self._driver.model
@@ -185,7 +215,7 @@ class SimServer:
         self._live_ids.setdefault(outer, set()).update(inners)
         ended = "abort"
         try:
-            replies = self._replies(ask, f"{'chatcmpl' if ask.chat else 'cmpl'}-{outer}")
+            replies = self._replies(ask, prefix + outer, render)
             fault = self._take_fault()
             if model.profile.request_ms:
                 await asyncio.sleep(model.profile.request_ms / 1000.0)
@@ -200,11 +230,11 @@ class SimServer:
                 del self._live_ids[outer]
         return answer
 
-    def _replies(self, ask: Ask, answer_id: str) -> list[Reply]:
+    def _replies(self, ask: Ask, answer_id: str, render: Callable[..., Reply]) -> list[Reply]:
         """Makes one reply for each answer that the request asks for."""
         tally, created_s = Tally(ask.answers), int(self._now_s())
         return [
-            Reply(ask, answer_id=answer_id, model=self._model_name, created_s=created_s, index=index, tally=tally)
+            render(ask, answer_id=answer_id, model=self._model_name, created_s=created_s, index=index, tally=tally)
             for index in range(ask.answers)
         ]
 
@@ -272,6 +302,11 @@ def _misbehave(fault: Fault, request: web.Request) -> web.StreamResponse:
     return web.Response(body=HTML, content_type="text/html")
 
 
+def _refused(request: web.Request, error: Refused) -> web.Response:
+    body = message_error(error) if request.path.startswith("/v1/messages") else error.document()
+    return web.Response(status=error.status, body=body, content_type="application/json")
+
+
 def _json(body: bytes) -> web.Response:
     return web.Response(body=body, content_type="application/json")
 
@@ -308,6 +343,12 @@ def create_app(
         [
             web.post("/v1/chat/completions", server.chat),
             web.post("/v1/completions", server.completion),
+            web.post("/v1/messages", server.messages),
+            web.post("/v1/messages/count_tokens", server.count_tokens),
+            web.post("/v1/responses", server.responses),
+            web.get("/v1/responses/{id}", server.response),
+            web.delete("/v1/responses/{id}", server.response),
+            web.post("/v1/responses/{id}/cancel", server.response),
             web.post("/v1/embeddings", server.embeddings),
             web.get("/v1/models", server.models),
             web.get("/health", server.health),

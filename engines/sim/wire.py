@@ -118,7 +118,9 @@ class _Tool(msgspec.Struct):
     type: str = "function"
 
 
-class _ChatBody(_Body, kw_only=True):
+class ChatBody(_Body, kw_only=True):
+    """The body of a chat completion."""
+
     messages: Annotated[list[_Message], Meta(min_length=1)]
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
@@ -132,7 +134,7 @@ class _CompletionBody(_Body, kw_only=True):
     logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
 
 
-_CHAT = msgspec.json.Decoder(_ChatBody)
+_CHAT = msgspec.json.Decoder(ChatBody)
 _COMPLETION = msgspec.json.Decoder(_CompletionBody)
 
 
@@ -142,7 +144,11 @@ def parse_chat(data: bytes, *, model: str, max_model_len: int) -> Ask:
     Raises:
         Refused: It is not JSON, a field is wrong, the model is another, or the prompt does not fit.
     """
-    body = _decode(_CHAT, data)
+    return ask_of_chat(_decode(_CHAT, data), model=model, max_model_len=max_model_len)
+
+
+def ask_of_chat(body: ChatBody, *, model: str, max_model_len: int) -> Ask:
+    """Returns what a chat completion asks for. Raises as `parse_chat`."""
     text = "\n".join(_content_text(message.content, f"messages[{index}].content") for index, message in enumerate(body.messages))
     tokens = estimate_tokens(text) + TOKENS_PER_MESSAGE * len(body.messages)
     if body.tools:
@@ -262,7 +268,7 @@ def _content_text(content: str | list[dict[str, Any]] | None, where: str) -> str
     return "\n".join(texts)
 
 
-def _forced_call(body: _ChatBody) -> ToolCall | None:
+def _forced_call(body: ChatBody) -> ToolCall | None:
     """The tool call that `tool_choice` demands; with `auto` and `none` the answer is text."""
     choice = body.tool_choice
     if choice in (None, "none", "auto"):

@@ -216,7 +216,8 @@ async def running(
         if serving.done():
             await serving
         started = ready.result()
-        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        json_type = {"content-type": "application/json"}
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), headers=json_type) as session:
             overrides = folder / "overrides"
             yield Rig(started.gateway, started.url, started.admin_url, sims, bus, session, stop, hurry, serving, overrides)
     finally:

@@ -1,18 +1,15 @@
 """A client's mistake is not the engine's: an error event of 4xx keeps its code and words, is tried once, and opens no circuit."""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from aiohttp import web
-from gateway_kit import MODEL, Answer, Rig, Sim, chat, running
+from gateway_kit import MODEL, Answer, chat
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted_kit import before, breakers, events, only, stream_of
 
-from hmas.controller.config.schema import EngineConfig
 from hmas.controller.core.types import OutcomeKind
 from hmas.controller.gateway.instances.circuit_breaker import FAILURES
 from hmas.controller.gateway.requests.engine_errors import Complaint, read_complaint
@@ -70,66 +67,6 @@ def test_the_client_gets_the_whole_message_and_the_logs_a_part():
     complaint = Complaint({"message": "x" * 10_000}, 400)
     assert len(complaint.message) == 500
     assert len(orjson.loads(complaint.body())["error"]["message"]) == 10_000
-
-
-def events(*documents: object) -> bytes:
-    return b"".join(b"data: " + orjson.dumps(document) + b"\n\n" for document in documents) + b"data: [DONE]\n\n"
-
-
-@asynccontextmanager
-async def scripted(answers: Callable[[dict[str, Any]], tuple[int, str, bytes]], asked: list[dict[str, Any]]) -> AsyncIterator[str]:
-    """An engine that answers each completion with the status, content type and body that `answers` gives; yields its address."""
-
-    async def complete(request: web.Request) -> web.Response:
-        document = await request.json()
-        asked.append(document)
-        status, content_type, body = answers(document)
-        return web.Response(status=status, body=body, headers={"content-type": content_type})
-
-    async def models(_: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
-
-    app = web.Application()
-    app.router.add_post("/v1/{tail:.*}", complete)
-    app.router.add_get("/v1/models", models)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
-
-
-@asynccontextmanager
-async def before(folder: Path, answers: Callable[[dict[str, Any]], tuple[int, str, bytes]], *, engines: int = 1) -> AsyncIterator[Any]:
-    """A gateway in front of scripted engines; yields its rig and the bodies that the engines were sent."""
-    asked: list[dict[str, Any]] = []
-    async with scripted(answers, asked) as url:
-        configs = [EngineConfig(name=f"e-{number}", url=url, kind="openai") for number in range(engines)]
-        async with running(folder, sims=[Idle()], engines_config=configs) as rig:
-            yield rig, asked
-
-
-class Idle(Sim):
-    """Stands where the rig keeps embedded engines; there are none here."""
-
-    def __init__(self) -> None:
-        super().__init__("none", None, web.AppRunner(web.Application()), 0)
-
-
-def stream_of(*documents: object) -> Callable[[dict[str, Any]], tuple[int, str, bytes]]:
-    return lambda _: (200, "text/event-stream; charset=utf-8", events(*documents))
-
-
-async def only(rig: Rig) -> tuple[OutcomeKind, int]:
-    (completion,) = await rig.completions()
-    assert rig.balanced()
-    return completion.outcome, completion.status
-
-
-def breakers(rig: Rig) -> set[tuple[str, int]]:
-    return {(instance.breaker.state, instance.breaker.failures) for instance in rig.gateway.fleet.instances.values()}
 
 
 @pytest.mark.parametrize("document", [{"error": BIAS}, {"object": "error", **BIAS}])

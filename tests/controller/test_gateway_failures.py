@@ -243,7 +243,7 @@ async def test_the_gateways_key_goes_to_the_engine(tmp_path: Path):
     started = await ready
     async with aiohttp.ClientSession() as session:
         body = orjson.dumps(chat(stream=False))
-        headers = {"authorization": "Bearer outer"}
+        headers = {"authorization": "Bearer outer", "content-type": "application/json"}
         async with session.post(started.url + "/v1/chat/completions", data=body, headers=headers) as response:
             assert response.status == 200
     stop.set()

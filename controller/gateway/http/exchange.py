@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from time import monotonic
 from typing import Protocol
 
 from hmas.controller.gateway.errors import ApiError
@@ -41,6 +42,7 @@ class ClientExchange:
     """
 
     __slots__ = (
+        "_begun_s",
         "_carrier",
         "_chunked",
         "_common_headers",
@@ -49,6 +51,7 @@ class ClientExchange:
         "_fault",
         "_head",
         "_minor",
+        "_received_s",
         "_resume",
         "_waiter",
         "ended",
@@ -67,6 +70,9 @@ class ClientExchange:
         self.reader = reader
         self.task: asyncio.Task[None] | None = None
         self.started = self.ended = False
+        # Moved on by the time for which the body is waited for.
+        self._begun_s = head.arrived_s
+        self._received_s = 0.0
         self._minor = head.minor
         self._carrier = carrier
         self._common_headers = common_headers
@@ -108,11 +114,14 @@ class ClientExchange:
             transport.write(CONTINUE)
         self._carrier.awaits_body()
         self._waiter = asyncio.get_running_loop().create_future()
+        asked_s = monotonic()
         await self._waiter
+        self._begun_s += max(0.0, self._received_s - asked_s)
 
     def arrived(self, fault: ApiError | None = None) -> None:
         """Notes that the body has arrived, or will not arrive because of `fault`."""
         self._fault = self._fault or fault
+        self._received_s = monotonic()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -177,6 +186,10 @@ class ClientExchange:
         transport = self._carrier.transport
         if transport is not None:
             transport.abort()
+
+    def spent_s(self) -> float:
+        """See `transport.Responder.spent_s`."""
+        return monotonic() - self._begun_s
 
     @property
     def disconnected(self) -> bool:

@@ -4,6 +4,7 @@ One head is parsed at a time, including its empty line. The end of a message is 
 before its turn, so no two parsers can disagree about it.
 """
 
+from time import monotonic
 from urllib.parse import unquote, urlsplit
 
 import httptools
@@ -24,9 +25,10 @@ class RequestHead:
         minor: 1 for HTTP/1.1, 0 for HTTP/1.0.
         chunked: Whether the body is chunked; otherwise it has `content_length` bytes.
         keep_alive: Whether the client wants to keep the connection open.
+        arrived_s: When it had arrived, by the monotonic clock.
     """
 
-    __slots__ = ("chunked", "content_length", "headers", "keep_alive", "method", "minor", "path")
+    __slots__ = ("arrived_s", "chunked", "content_length", "headers", "keep_alive", "method", "minor", "path")
 
     def __init__(self, head: bytes) -> None:
         """Parses a head.
@@ -34,6 +36,7 @@ class RequestHead:
         Raises:
             HttpError: 400 if it is malformed or ambiguous, 501 for a transfer coding other than chunked, 505 for another version.
         """
+        self.arrived_s = monotonic()
         fields = _Fields()
         parser = httptools.HttpRequestParser(fields)
         try:

@@ -72,6 +72,10 @@ class Responder(Protocol):
         """Drops the connection, because the answer cannot be ended properly."""
         ...
 
+    def spent_s(self) -> float:
+        """Seconds since the head of the request had arrived, without the time for which the body was waited for."""
+        ...
+
     @property
     def disconnected(self) -> bool:
         """Whether the client is known to be gone."""

@@ -130,6 +130,11 @@ class Fleet:
             names = ", ".join(instance.name for instance in servers)
             raise ApiError(503, "engines_draining", f"every engine that serves this model is being drained: {names}", retry_after_s=30)
 
+    def only_model(self) -> str:
+        """The model of requests that name none: the only one that any instance serves, empty if there are several or none is known."""
+        names = {entry["id"] for instance in self.instances.values() for entry in instance.entries}
+        return next(iter(names)) if len(names) == 1 else ""
+
     def down_for_s(self, model: str, tried: Iterable[str] = ()) -> float:
         """Seconds for which no instance for `model` has answered, except those in `tried`; 0 while one does."""
         now_s = self._clock.now_s()

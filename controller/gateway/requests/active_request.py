@@ -5,6 +5,7 @@ The seam between the two parts runs here. `RequestManager` decides: it reads wha
 """
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hmas.controller.control.estimates import Declared
@@ -30,7 +31,7 @@ class ActiveRequest:
 
     Attributes:
         client_request_id: The id that the client sees: its own, or the internal one.
-        declared: The targets that the client declared.
+        declared: The targets that the client declared, raised to the least that its tenant may have.
         body: The body that is sent to the engine.
         trace_headers: Trace headers for the engine.
         task: The task that serves the client.
@@ -39,6 +40,8 @@ class ActiveRequest:
         entry, queued_s: Its place in the queue, and when the scheduler admitted it.
         instance, dispatched_s: The instance that it was sent to, and when; empty and 0 while it waits.
         answers: The answers of the agents and of the gateway's history about it; None before it is admitted.
+        raised: Response headers that tell which declared targets were raised, None if none was.
+        only_on: The only instance that may serve it, because it keeps the response which the request continues; empty for any.
     """
 
     request: Request
@@ -55,6 +58,8 @@ class ActiveRequest:
     instance: str = ""
     dispatched_s: float = 0.0
     answers: Answers | None = None
+    raised: Mapping[str, str] | None = None
+    only_on: str = ""
 
     def wake(self, dispatch: Dispatch) -> None:
         """Lets the task send the request. A task that was cancelled at this moment records its own ending when it wakes."""

@@ -25,7 +25,8 @@ class Identity:
 
 
 class Authenticator:
-    """Maps `Authorization: Bearer KEY` to a tenant by the key's SHA-256.
+    """Maps an API key to a tenant by the key's SHA-256. The key is in `Authorization: Bearer KEY`, `x-api-key: KEY` or `api-key: KEY`; the
+    first of these headers that is there counts.
 
     Without authentication the fairness header, or `default`, names the tenant. Names that are not configured get the default limits; their
     number is bounded, and any further ones share the default tenant.
@@ -53,7 +54,7 @@ class Authenticator:
         flow = _flow(headers)
         if self._no_auth:
             return self._anonymous_identity(flow)
-        tenant = self._tenant_of_key(headers.get("authorization", ""))
+        tenant = self._tenant_of_key(_key(headers))
         if not flow:
             return self._plain[tenant]
         if flow != tenant and flow in self._tenants:
@@ -65,11 +66,10 @@ class Authenticator:
             )
         return Identity(tenant, self._tenants[tenant], flow)
 
-    def _tenant_of_key(self, header: str) -> str:
-        scheme, _, key = header.partition(" ")
-        key = key.strip()
-        if scheme.lower() != "bearer" or not key:
-            raise ApiError(401, "missing_api_key", "no API key: send the header `Authorization: Bearer KEY`", headers=CHALLENGE)
+    def _tenant_of_key(self, key: str) -> str:
+        if not key:
+            text = "no API key: send the header `Authorization: Bearer KEY`, `x-api-key: KEY` or `api-key: KEY`"
+            raise ApiError(401, "missing_api_key", text, headers=CHALLENGE)
         tenant = self._by_hash.get(hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest())
         if tenant is None:
             raise ApiError(401, "invalid_api_key", "this API key is not known here; ask the operator for one", headers=CHALLENGE)
@@ -89,6 +89,15 @@ class Authenticator:
 
 CHALLENGE = {"www-authenticate": "Bearer"}
 UNLISTED = TenantConfig()
+
+
+def _key(headers: Mapping[str, str]) -> str:
+    """The API key that the client sent, empty if it sent none."""
+    authorization = headers.get("authorization")
+    if authorization is None:
+        return (headers.get("x-api-key") or headers.get("api-key") or "").strip()
+    scheme, _, key = authorization.partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else ""
 
 
 def _flow(headers: Mapping[str, str]) -> str:

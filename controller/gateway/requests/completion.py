@@ -16,11 +16,13 @@ from hmas.controller.gateway.errors import ApiError
 from hmas.controller.gateway.http.transport import HttpRequest, Responder
 from hmas.controller.gateway.instances.monitor import Fleet
 from hmas.controller.gateway.requests.active_request import ActiveRequest, Ending
+from hmas.controller.gateway.requests.apis.kept_responses import KeptResponses
+from hmas.controller.gateway.requests.apis.registry import api_of
 from hmas.controller.gateway.requests.auth import Authenticator
 from hmas.controller.gateway.requests.manager import RequestManager
-from hmas.controller.gateway.requests.parse import parse_call, with_priority
+from hmas.controller.gateway.requests.parse import parse_call, with_fields
 from hmas.controller.gateway.requests.relay import STREAM_HEADERS, Answer, EngineFault, relay
-from hmas.controller.gateway.requests.request_headers import Claims, Ids, clamp_priority, read_claims
+from hmas.controller.gateway.requests.request_headers import Claims, Ids, clamp_priority, forwarded, read_claims, require_json
 from hmas.controller.observability.observer import Observers
 from hmas.controller.runtime.clock import Clock
 from hmas.engines.errors import EngineError, EngineUnavailable
@@ -41,6 +43,7 @@ class CompletionHandler:
         manager: RequestManager,
         fleet: Fleet,
         auth: Authenticator,
+        kept: KeptResponses,
         observer: Observers,
         clock: Clock,
         targets: TargetTable,
@@ -50,6 +53,7 @@ class CompletionHandler:
         self._manager = manager
         self._fleet = fleet
         self._auth = auth
+        self._kept = kept
         self._observer = observer
         self._clock = clock
         self._default_slo = targets.target(TaskType.UNKNOWN, DEFAULT_IMPORTANCE)
@@ -66,16 +70,23 @@ class CompletionHandler:
         """
         identity = self._auth.identify(http.headers)
         claims = read_claims(http.headers, identity.limits)
+        require_json(http.headers)
         body = await http.body()
         arrival_s = self._clock.now_s()
-        call = parse_call(http.path, body)
+        call = parse_call(http.path, body, self._fleet.only_model)
         self._fleet.require_model(call.model)
+        only_on = self._kept.holder_of_previous(call, identity.tenant)
+        fields: dict[str, object] = {} if call.document.get("model") is not None else {"model": call.model}
         priority = 0
         if call.priority is not None:
             priority = clamp_priority(call.priority, identity.limits)
             if priority != call.priority:
-                body = with_priority(call, priority)
+                fields["priority"] = priority
+        if fields:
+            body = with_fields(call.document, fields)
+        claims.trace_headers.update(forwarded(http.headers, api_of(http.path).forwarded))
         live = self._new_request(call, claims, body, tenant=identity.tenant, priority=priority, arrival_s=arrival_s)
+        live.only_on = only_on
         try:
             self._admit(live)
             await self._serve_admitted(live, out)
@@ -118,6 +129,7 @@ class CompletionHandler:
             call=call,
             client_request_id=claims.request_id or request_id,
             declared=declared,
+            raised=claims.raised,
             body=body,
             trace_headers=claims.trace_headers,
             task=task,
@@ -169,7 +181,8 @@ class CompletionHandler:
                     response,
                     out,
                     answer,
-                    head=lambda: {**STREAM_HEADERS, **self._answer_begins(live, sent_s)},
+                    api=api_of(live.call.path),
+                    head=lambda: {**STREAM_HEADERS, **self._answer_begins(live, answer, out, response.took_s())},
                     progress=lambda tokens: report(request_id, tokens, now_s()),
                 )
             finally:
@@ -196,8 +209,8 @@ class CompletionHandler:
         if answer.streamed:
             out.finish(answer.tail)
         else:
-            headers = {"content-type": answer.content_type, **self._answer_begins(live, sent_s)}
-            out.send(answer.status, headers, answer.body)
+            headers = self._answer_begins(live, answer, out, answer.in_engine_s)
+            out.send(answer.status, {"content-type": answer.content_type, **headers, **(answer.headers or {})}, answer.body)
 
     def _engine_failed(self, live: ActiveRequest, error: EngineError) -> None:
         self._observer.engine_failed(live.request, live.instance, str(error), self._clock.now_s())
@@ -222,13 +235,14 @@ class CompletionHandler:
     async def _send_error(self, live: ActiveRequest, ending: Ending, answer: Answer, out: Responder) -> None:
         """Records an early end and sends it to the client, inside the stream if one has started. A client that does not read is dropped."""
         self._manager.end(live, ending.kind, ending.status, ending.message, output_tokens=answer.output_tokens)
+        api = api_of(live.call.path)
         try:
             async with asyncio.timeout(ERROR_WRITE_S):
                 if answer.started:
-                    out.finish(answer.tail + ending.event())
+                    out.finish(answer.tail + api.error_event(ending, answer.events))
                     await out.drain()
                 else:
-                    out.send(ending.status, {**ending.response_headers(), **self._headers(live)}, ending.body())
+                    out.send(ending.status, {**ending.response_headers(), **self._headers(live)}, api.error_body(ending))
         except TimeoutError:
             out.abandon()
         except ConnectionError:
@@ -243,11 +257,12 @@ class CompletionHandler:
         if live.instance:
             self._spawn(self._fleet.instances[live.instance].engine.abort(live.request.id))
 
-    def _answer_begins(self, live: ActiveRequest, sent_s: float) -> dict[str, str]:
+    def _answer_begins(self, live: ActiveRequest, answer: Answer, out: Responder, in_engine_s: float) -> dict[str, str]:
         """Reports that the first bytes of the answer go out; returns the response headers."""
         now_s = self._clock.now_s()
-        waited_s, in_engine_s = live.dispatched_s - live.queued_s, now_s - sent_s
-        overhead_s = max(0.0, now_s - live.request.arrival_s - waited_s - in_engine_s)
+        overhead_s = max(0.0, out.spent_s() - (live.dispatched_s - live.queued_s) - in_engine_s)
+        if answer.response_id:
+            self._kept.note(answer.response_id, live.request.tenant, live.instance)
         self._observer.first_token(live.request, live.instance, overhead_s, now_s)
         return self._manager.headers(live, now_s, overhead_s)
 

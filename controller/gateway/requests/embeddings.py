@@ -1,4 +1,4 @@
-"""Requests that bypass the queue: embeddings go straight to the least busy engine that serves their model."""
+"""Requests that bypass the queue: embeddings, scores, counts of tokens go straight to the least busy engine that serves their model."""
 
 import asyncio
 import os
@@ -7,10 +7,11 @@ from contextlib import suppress
 from hmas.controller.gateway.errors import ApiError
 from hmas.controller.gateway.http.transport import HttpRequest, Responder
 from hmas.controller.gateway.instances.monitor import Fleet, Instance
+from hmas.controller.gateway.requests.apis.registry import api_of
 from hmas.controller.gateway.requests.auth import Authenticator
-from hmas.controller.gateway.requests.parse import parse_object, read_model
+from hmas.controller.gateway.requests.parse import parse_object, read_model, with_fields
 from hmas.controller.gateway.requests.relay import Answer, EngineFault, relay
-from hmas.controller.gateway.requests.request_headers import answer_id, read_claims
+from hmas.controller.gateway.requests.request_headers import answer_id, forwarded, read_claims, require_json
 from hmas.controller.observability.observer import Observers
 from hmas.engines.errors import EngineError, EngineUnavailable
 
@@ -38,19 +39,24 @@ class PassThrough:
         """
         identity = self._auth.identify(http.headers)
         claims = read_claims(http.headers, identity.limits)
+        require_json(http.headers)
         body = await http.body()
-        model = read_model(parse_object(body))
+        document = parse_object(body)
+        model = read_model(document, self._fleet.only_model)
+        if document.get("model") is None:
+            body = with_fields(document, {"model": model})
+        to_engine = {**claims.trace_headers, **forwarded(http.headers, api_of(http.path).forwarded)}
         arrival_s = self._fleet.now_s()
         try:
-            instance, answer = await self._answered(model, http.path, body, claims.trace_headers, out)
+            instance, answer = await self._answered(model, http.path, body, to_engine, out)
         except ApiError as error:
             self._observer.passed_through(error.status, self._fleet.now_s() - arrival_s)
             raise
         self._observer.passed_through(answer.status, self._fleet.now_s() - arrival_s)
         headers = {"content-type": answer.content_type, "x-request-id": answer_id(http.headers), "x-hmas-instance": instance.name}
-        out.send(answer.status, headers, answer.body)
+        out.send(answer.status, {**headers, **(answer.headers or {})}, answer.body)
 
-    async def _answered(self, model: str, path: str, body: bytes, trace_headers: dict[str, str], out: Responder) -> tuple[Instance, Answer]:
+    async def _answered(self, model: str, path: str, body: bytes, headers: dict[str, str], out: Responder) -> tuple[Instance, Answer]:
         """Gets an engine's answer.
 
         Raises:
@@ -62,14 +68,14 @@ class PassThrough:
         self._passing += 1
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await self._send_to_any(model, path, body, trace_headers, out)
+                return await self._send_to_any(model, path, body, headers, out)
         except TimeoutError:
             raise ApiError(504, "deadline_exceeded", f"no answer within {self._timeout_s:g} s", retry_after_s=1) from None
         finally:
             self._passing -= 1
 
     async def _send_to_any(
-        self, model: str, path: str, body: bytes, trace_headers: dict[str, str], out: Responder
+        self, model: str, path: str, body: bytes, headers: dict[str, str], out: Responder
     ) -> tuple[Instance, Answer]:
         tried: set[str] = set()
         failure: EngineError | None = None
@@ -81,36 +87,36 @@ class PassThrough:
             tried.add(instance.name)
             sent_s = self._fleet.now_s()
             try:
-                answer = await self._send(instance, path, body, trace_headers, out)
+                answer = await self._send(instance, path, body, headers, out)
             except EngineError as error:
                 failure = error
                 self._fleet.request_failed(instance.name, sent_s, str(error), body)
                 if isinstance(error, EngineUnavailable):
                     self._fleet.mark_down(instance.name, str(error))
             else:
-                if answer.status >= 500:
-                    self._fleet.request_failed(instance.name, sent_s, f"status {answer.status}", body)
-                else:
+                if answer.engine_well:
                     self._fleet.request_succeeded(instance.name, sent_s)
+                else:
+                    self._fleet.request_failed(instance.name, sent_s, f"status {answer.status}", body)
                 return instance, answer
         if failure is None:
             raise ApiError(503, "no_healthy_engine", "no engine that serves this model answers", retry_after_s=5)
         raise ApiError(502, "engine_error", str(failure), retry_after_s=1)
 
-    async def _send(self, instance: Instance, path: str, body: bytes, trace_headers: dict[str, str], out: Responder) -> Answer:
+    async def _send(self, instance: Instance, path: str, body: bytes, headers: dict[str, str], out: Responder) -> Answer:
         answer = Answer()
         request_id = os.urandom(16).hex()
         instance.passing += 1
         try:
-            response = await instance.engine.send(path, body, trace_headers, request_id=request_id)
+            response = await instance.engine.send(path, body, headers, request_id=request_id)
             try:
-                await relay(response, out, answer, head=dict, progress=lambda _: None)
+                await relay(response, out, answer, api=api_of(path), head=dict, progress=lambda _: None)
             finally:
                 await response.close()
         except EngineFault as fault:
             if not fault.body:
                 raise
-            answer.status, answer.body = fault.status, fault.body
+            answer.status, answer.body, answer.engine_well = fault.status, fault.body, False
         except asyncio.CancelledError:
             with suppress(EngineError):
                 await instance.engine.abort(request_id)

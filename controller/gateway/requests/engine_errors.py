@@ -1,12 +1,29 @@
 """Error documents of engines, in the forms that vLLM, SGLang and OpenAI-compatible servers use. Pure."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import orjson
 
 from hmas.controller.gateway.errors import TYPE_OF_STATUS
 
+STATUS_OF_TYPE: Mapping[str, int] = MappingProxyType(
+    {
+        "invalid_request_error": 400,
+        "BadRequestError": 400,
+        "authentication_error": 401,
+        "permission_error": 403,
+        "not_found_error": 404,
+        "NotFoundError": 404,
+        "request_too_large": 413,
+        "rate_limit_error": 429,
+    }
+)
+"""Statuses of the errors that Anthropic's Messages and OpenAI's Responses name by their type alone, as far as they blame the request."""
+EVENT_FIELDS = ("type", "sequence_number")
+"""Fields of an error event of Responses that belong to the event."""
 MAX_MESSAGE = 500
 """Characters of an engine's message that logs and telemetry keep; the client gets the whole message."""
 
@@ -43,17 +60,25 @@ class Complaint:
 def read_complaint(document: dict[str, Any]) -> Complaint | None:
     """Reads an error document, None if the document is no error.
 
-    An error document has an object under `error` (vLLM, OpenAI), the same fields without that wrapper (SGLang: `object` is `error`), or a
-    text under `error`. A document with `"error": null` is no error.
+    An error document has an object under `error` (vLLM, OpenAI, Anthropic), the same fields without that wrapper (SGLang: `object` is
+    `error`; OpenAI's Responses: `type` is `error`), or a text under `error`. A document with `"error": null` is no error.
     """
     error = document.get("error")
+    typed = document.get("type") == "error"
     if isinstance(error, dict):
-        return Complaint(error, _status(error.get("code")))
+        return Complaint(error, _status(error.get("code")) or (_status_of_type(error) if typed else 0))
     if error is not None:
         return Complaint({"message": str(error)}, _status(document.get("code")))
+    if typed:
+        return Complaint({name: value for name, value in document.items() if name not in EVENT_FIELDS}, _status(document.get("code")))
     if document.get("object") == "error":
         return Complaint(document, _status(document.get("code")))
     return None
+
+
+def _status_of_type(error: dict[str, Any]) -> int:
+    kind = error.get("type")
+    return STATUS_OF_TYPE.get(kind, 0) if isinstance(kind, str) else 0
 
 
 def _status(code: object) -> int:

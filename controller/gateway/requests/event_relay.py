@@ -1,8 +1,7 @@
 """Relays a stream of events from an engine's connection to the client's, with one callback per piece."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from hmas.controller.gateway.http.transport import Responder
 from hmas.controller.gateway.requests.engine_errors import Complaint
@@ -44,7 +43,11 @@ class Answer:
         engine_error: The engine's own error inside the stream, empty if there was none.
         engine_well: Whether the engine worked correctly; this includes an error that blames the request (a code of 4xx).
         refusal: The engine's message if it refused the request, empty otherwise.
-        tail: The end of a stream, from the read that contained `[DONE]` on: it is sent together with the end of the answer.
+        tail: The end of a stream, from the read that contained its last event on: it is sent together with the end of the answer.
+        headers: Further headers for the client, None for none.
+        events: Events of the stream so far, for an API that numbers them.
+        response_id: The id under which the engine may keep the answer, empty if there is none.
+        in_engine_s: Seconds from sending the request to the end of an answer that is not streamed.
     """
 
     status: int = 0
@@ -58,7 +61,10 @@ class Answer:
     engine_error: str = ""
     engine_well: bool = True
     refusal: str = ""
-    usage: dict[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, str] | None = None
+    events: int = 0
+    response_id: str = ""
+    in_engine_s: float = 0.0
 
 
 class EventRelay:
@@ -73,14 +79,20 @@ class EventRelay:
         answer: Answer,
         head: Callable[[], Mapping[str, str]],
         progress: Callable[[int], None],
+        scanner: EventScanner,
     ) -> None:
         self._response = response
         self._out = out
         self._answer = answer
         self._head = head
         self._progress = progress
-        self._scanner = EventScanner()
+        self._scanner = scanner
         self._write = out.write
+
+    @property
+    def events(self) -> int:
+        """Events so far, for an API that numbers them."""
+        return self._scanner.events
 
     @property
     def done(self) -> bool:
@@ -140,5 +152,6 @@ class EventRelay:
             raise EngineFault(500, f"the engine reported an error: {error.message}")
         self._answer.started = True
         self._answer.output_tokens = tokens
+        self._answer.response_id = self._scanner.response_id
         self._out.start(200, self._head())
         self._out.when_drained(self._response.resume)

@@ -5,6 +5,7 @@ It decides and moves no bytes; see `active_request` for the seam.
 
 import asyncio
 from collections.abc import Callable
+from itertools import islice
 
 from hmas.controller.bus.base import Bus
 from hmas.controller.control.agent_scores import shape_of
@@ -27,6 +28,7 @@ from hmas.controller.scheduling.scheduler import Dropped, Refusal, Scheduler
 STRANDED_AFTER_S = 30.0
 """How long a waiting request outlives the last engine that could serve it: this gives an engine time to restart."""
 STRANDED_AT_ONCE = 32
+STRANDED_LOOKED = 1024
 ABORTS_AT_ONCE = 32
 """Most endings that one call makes; to notify a client of its ending takes longer than to find it."""
 
@@ -88,6 +90,10 @@ class RequestManager:
         self._observer.queued(entry)
         live.entry = entry
         live.queued_s = now_s
+        if live.only_on:
+            # As after a failed try: the other instances do not count, and it does not outlive its own.
+            entry.tried = frozenset(name for name in self._fleet.instances if name != live.only_on)
+            self._retried[request.id] = live
         live.answers = Answers(shape_of(turns=live.call.turns, has_tools=live.call.has_tools), estimates)
         self.active[request.id] = live
         self._idle.clear()
@@ -176,13 +182,13 @@ class RequestManager:
     def give_up_stranded(self) -> bool:
         """Ends a bounded number of waiting requests that no instance can take any more; True while there are more.
 
-        These are retried requests that have lost their only other instances, and requests without any running instance for longer than the
-        grace period.
+        These are requests that have lost the only instances which may still serve them (after a failed try, or because one instance keeps
+        the response that they continue), and requests without any running instance for longer than the grace period.
         """
         stranded: list[ActiveRequest] = []
-        for live in list(self._retried.values())[:STRANDED_AT_ONCE]:
+        for live in islice(self._retried.values(), STRANDED_LOOKED):
             entry = live.entry
-            if entry is not None and self._fleet.down_for_s(live.request.model, entry.tried) > 0.0:
+            if len(stranded) < STRANDED_AT_ONCE and entry is not None and self._fleet.down_for_s(live.request.model, entry.tried) > 0.0:
                 stranded.append(live)
         for head in self._scheduler.heads():
             room = STRANDED_AT_ONCE - len(stranded)
@@ -191,6 +197,8 @@ class RequestManager:
         for live in stranded:
             first = ", and the first one tried failed" if live.request.id in self._retried else ""
             text = f"no engine that serves this model answers any more{first}"
+            if live.only_on:
+                text = f"engine {live.only_on}, which keeps the previous response, does not answer any more"
             self.drop(live, Ending(OutcomeKind.FAILED, 503, "no_healthy_engine", text, retry_after_s=self.retry_after_s(live)))
         return len(stranded) >= STRANDED_AT_ONCE
 

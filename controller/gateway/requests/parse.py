@@ -1,5 +1,6 @@
 """Parsing of request bodies. A body is parsed once for the control plane and sent to the engine as it came."""
 
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -25,34 +26,38 @@ def parse_object(body: bytes) -> dict[str, Any]:
     return document
 
 
-def parse_call(path: str, body: bytes) -> Call:
-    """Reads a completion request.
+def parse_call(path: str, body: bytes, only_model: Callable[[], str] | None = None) -> Call:
+    """Reads a completion request; `only_model` tells the model of a request that names none, if there is one.
 
     Raises:
         ApiError: 400; the message names the field, its value and the allowed values.
     """
     document = parse_object(body)
     try:
-        return read_call(path, document)
+        return read_call(path, document, _only(document, only_model))
     except BodyError as error:
         raise _refused(error) from None
 
 
-def read_model(document: dict[str, Any]) -> str:
-    """Returns the `model` field.
+def read_model(document: dict[str, Any], only_model: Callable[[], str] | None = None) -> str:
+    """Returns the `model` field; `only_model` tells the model of a request that names none, if there is one.
 
     Raises:
         ApiError: 400 if it is no valid name.
     """
     try:
-        return read_model_field(document)
+        return read_model_field(document, _only(document, only_model))
     except BodyError as error:
         raise _refused(error) from None
 
 
-def with_priority(call: Call, priority: int) -> bytes:
-    """The body with its priority replaced. Only then is it not sent byte for byte, because the claimed priority was limited."""
-    return orjson.dumps({**call.document, "priority": priority})
+def with_fields(document: dict[str, Any], fields: dict[str, object]) -> bytes:
+    """The body with some fields replaced. Only then is it not sent byte for byte: its priority was limited, or it named no model."""
+    return orjson.dumps({**document, **fields})
+
+
+def _only(document: dict[str, Any], only_model: Callable[[], str] | None) -> str:
+    return "" if only_model is None or document.get("model") is not None else only_model()
 
 
 def _refused(error: BodyError) -> ApiError:

@@ -6,9 +6,10 @@ from typing import Any
 import orjson
 
 from hmas.controller.gateway.http.transport import Responder
+from hmas.controller.gateway.requests.apis.api import Api, complaint_of
 from hmas.controller.gateway.requests.engine_errors import Complaint, read_complaint
 from hmas.controller.gateway.requests.event_relay import JSON, SSE, Answer, EngineFault, EngineRefused, EventRelay
-from hmas.controller.gateway.requests.sse import ABORTED, excerpt, usage_figures
+from hmas.controller.gateway.requests.sse import excerpt, usage_figures
 from hmas.engines.base import EngineResponse
 from hmas.engines.errors import EngineProtocolError, EngineUnavailable
 
@@ -26,6 +27,7 @@ async def relay(
     out: Responder,
     answer: Answer,
     *,
+    api: Api,
     head: Callable[[], Mapping[str, str]],
     progress: Callable[[int], None],
 ) -> None:
@@ -35,6 +37,7 @@ async def relay(
         response: The engine's answer.
         out: The client.
         answer: Filled in as the answer arrives, even if this raises.
+        api: The API of the request: how its events and errors are read and written.
         head: Creates the response headers; called when the first whole event has arrived.
         progress: Called with the output tokens so far, whenever more have come.
 
@@ -47,20 +50,28 @@ async def relay(
     kind = content_type.partition(";")[0].strip().lower()
     if kind == SSE and response.status == 200:
         answer.streamed = True
+        events = EventRelay(response, out, answer, head, progress, api.scanner())
         try:
-            await _relay_events(EventRelay(response, out, answer, head, progress), response)
+            await _relay_events(events, response)
         except EngineRefused as refused:
             answer.streamed = False
-            _refuse(answer, refused.complaint)
+            _refuse(answer, refused.complaint, api)
+        finally:
+            answer.events = events.events
         return
     body = await _read_whole(response)
+    answer.in_engine_s = response.took_s()
     document = _document(kind, body)
+    if api.lacks_path(response.status, document):
+        _refuse_api(answer, api, "" if document is None else complaint_of(document).message)
+        return
     if response.status >= 500:
-        what = excerpt(body) if document is None else _error_message(document)
-        raise EngineFault(response.status, f"the engine answered {response.status}: {what}", b"" if document is None else body)
-    refusal = _refusal(response.status, kind, document, body)
+        what = excerpt(body) if document is None else complaint_of(document).message
+        own = b"" if document is None else api.engine_document(response.status, document, body)
+        raise EngineFault(response.status, f"the engine answered {response.status}: {what}", own)
+    refusal = _refusal(response.status, kind, document, body, api)
     if refusal is not None:
-        _refuse(answer, refusal)
+        _refuse(answer, refusal, api)
         return
     if document is None:
         raise EngineProtocolError(
@@ -68,12 +79,26 @@ async def relay(
         )
     if response.status != 200 and response.status < 400:
         raise EngineProtocolError(f"the engine answered {response.status}, which is neither an answer nor an error")
-    answer.body = body
     answer.content_type = content_type or JSON
     if response.status >= 400:
-        answer.refusal = _error_message(document)
-    if _aborted(document):
+        answer.body = api.engine_document(response.status, document, body)
+        answer.refusal = complaint_of(document).message
+        return
+    answer.body = body
+    _read_answer(answer, document, api)
+
+
+def _read_answer(answer: Answer, document: dict[str, Any], api: Api) -> None:
+    """Notes what a whole answer tells about itself.
+
+    Raises:
+        EngineFault: The engine dropped the request.
+    """
+    if api.aborted(document):
         raise EngineFault(500, "the engine dropped the request")
+    answer.engine_error = api.failure(document)
+    answer.engine_well = not answer.engine_error
+    answer.response_id = api.response_id(document)
     usage = document.get("usage")
     if isinstance(usage, dict):
         answer.output_tokens, answer.cached_tokens = usage_figures(usage)
@@ -90,7 +115,7 @@ async def _relay_events(events: EventRelay, response: EngineResponse) -> None:
     events.finish()
 
 
-def _refusal(status: int, kind: str, document: dict[str, Any] | None, body: bytes) -> Complaint | None:
+def _refusal(status: int, kind: str, document: dict[str, Any] | None, body: bytes, api: Api) -> Complaint | None:
     """The refusal in a whole answer that is not a JSON document with the right status of its own; else None."""
     if document is None:
         text = excerpt(body) if body else "no further text"
@@ -98,17 +123,27 @@ def _refusal(status: int, kind: str, document: dict[str, Any] | None, body: byte
     complaint = read_complaint(document)
     if status >= 400 and kind == SSE:
         return Complaint(document if complaint is None else complaint.error, status)
-    if status == 200 and complaint is not None and complaint.blames_request and "choices" not in document:
+    if status == 200 and complaint is not None and complaint.blames_request and not api.is_answer(document):
         return complaint
     return None
 
 
-def _refuse(answer: Answer, complaint: Complaint) -> None:
+def _refuse(answer: Answer, complaint: Complaint, api: Api) -> None:
     """Makes the engine's error document the answer, with the status of its code."""
     answer.status = complaint.status
     answer.content_type = JSON
-    answer.body = complaint.body()
+    answer.body = api.complaint_body(complaint)
     answer.refusal = complaint.message
+
+
+def _refuse_api(answer: Answer, api: Api, text: str) -> None:
+    """Makes it the answer that the engine does not serve this API."""
+    error = api.unsupported(answer.status, text)
+    answer.status = error.status
+    answer.content_type = JSON
+    answer.headers = error.headers
+    answer.body = api.error_body(error)
+    answer.refusal = error.message
 
 
 async def _read_whole(response: EngineResponse) -> bytes:
@@ -125,7 +160,7 @@ async def _read_whole(response: EngineResponse) -> bytes:
 def _document(kind: str, body: bytes) -> dict[str, Any] | None:
     """The JSON object of a whole body, or of its first event if an error comes in the form of a stream."""
     if kind == SSE:
-        return _json_object(body.removeprefix(b"data:").partition(b"\n\n")[0])
+        return _json_object(body.partition(b"data:")[2].partition(b"\n\n")[0])
     return _json_object(body) if kind == JSON or kind.endswith("+json") or not kind else None
 
 
@@ -136,12 +171,3 @@ def _json_object(body: bytes) -> dict[str, Any] | None:
         return None
     return document if isinstance(document, dict) else None
 
-
-def _aborted(document: dict[str, Any]) -> bool:
-    choices = document.get("choices")
-    return isinstance(choices, list) and any(isinstance(choice, dict) and choice.get("finish_reason") == ABORTED for choice in choices)
-
-
-def _error_message(document: dict[str, Any]) -> str:
-    complaint = read_complaint(document) or Complaint(document)
-    return complaint.message

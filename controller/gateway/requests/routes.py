@@ -1,21 +1,24 @@
-"""The public routes. Every error before a request is admitted becomes OpenAI's error JSON here."""
+"""The public routes. Every error before a request is admitted becomes an error of its API here."""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 
 import orjson
 
-from hmas.controller.core.request_body import CHAT, COMPLETIONS
+from hmas.controller.core.bodies.responses import RESPONSES
 from hmas.controller.gateway.errors import ApiError
 from hmas.controller.gateway.http.transport import HttpRequest, Responder
 from hmas.controller.gateway.instances.monitor import Fleet
+from hmas.controller.gateway.requests.apis.registry import COMPLETED, PASSED, api_of
 from hmas.controller.gateway.requests.auth import Authenticator
 from hmas.controller.gateway.requests.request_headers import answer_id
 from hmas.controller.observability.observer import Observers
 
-EMBEDDINGS = "/v1/embeddings"
 MODELS = "/v1/models"
 JSON_HEADERS: Mapping[str, str] = {"content-type": "application/json"}
+OPENAPI = Path(__file__).parent.with_name("openapi.json")
+"""The description of the public port."""
 log = logging.getLogger(__name__)
 
 Endpoint = Callable[[HttpRequest, Responder], Awaitable[None]]
@@ -25,7 +28,7 @@ class PublicRoutes:
     """Serves every request of the public port.
 
     Args:
-        complete: Serves scheduled requests; `embed` serves those that pass through.
+        complete: Serves scheduled requests; `embed` serves those that pass through, `kept` those about a response that an engine keeps.
         readiness: Reasons for not being ready, empty if ready.
         refusal: A reason to accept no new work at all (draining), None if there is none.
         exposition: The metrics page and its content type.
@@ -36,6 +39,7 @@ class PublicRoutes:
         *,
         complete: Endpoint,
         embed: Endpoint,
+        kept: Endpoint,
         auth: Authenticator,
         fleet: Fleet,
         observer: Observers,
@@ -43,20 +47,20 @@ class PublicRoutes:
         refusal: Callable[[], ApiError | None],
         exposition: Callable[[], tuple[bytes, str]],
     ) -> None:
-        self._complete = complete
-        self._embed = embed
+        self._kept = kept
         self._auth = auth
         self._fleet = fleet
         self._observer = observer
         self._readiness = readiness
         self._refusal = refusal
         self._exposition = exposition
-        self._posts: dict[str, Endpoint] = {CHAT: complete, COMPLETIONS: complete, EMBEDDINGS: embed}
+        self._posts: dict[str, Endpoint] = {**dict.fromkeys(COMPLETED, complete), **dict.fromkeys(PASSED, embed)}
         self._gets: dict[str, Endpoint] = {
             MODELS: self._models,
             "/health": self._health,
             "/ready": self._ready,
             "/metrics": self._metrics_page,
+            "/openapi.json": self._openapi,
         }
 
     async def handle(self, http: HttpRequest, out: Responder) -> None:
@@ -86,6 +90,8 @@ class PublicRoutes:
             if refusal is not None:
                 raise refusal
             return endpoint
+        if path.startswith(RESPONSES + "/"):
+            return self._kept
         endpoint = self._gets.get(path)
         if endpoint is None and path.startswith(MODELS + "/"):
             endpoint = self._model
@@ -98,7 +104,7 @@ class PublicRoutes:
     def _answer_error(self, error: ApiError, http: HttpRequest, out: Responder) -> None:
         headers = {"x-request-id": answer_id(http.headers), **error.response_headers()}
         try:
-            out.send(error.status, headers, error.body())
+            out.send(error.status, headers, api_of(http.path).error_body(error))
         except ConnectionError:
             return
 
@@ -125,6 +131,9 @@ class PublicRoutes:
     async def _metrics_page(self, _: HttpRequest, out: Responder) -> None:
         body, content_type = self._exposition()
         out.send(200, {"content-type": content_type}, body)
+
+    async def _openapi(self, _: HttpRequest, out: Responder) -> None:
+        out.send(200, JSON_HEADERS, OPENAPI.read_bytes())
 
 
 def _not_allowed(method: str, path: str, allowed: str) -> ApiError:

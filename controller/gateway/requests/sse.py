@@ -9,6 +9,8 @@ from hmas.controller.gateway.requests.engine_errors import Complaint, read_compl
 from hmas.engines.errors import EngineProtocolError
 
 MAX_EVENT_BYTES = 8 << 20
+MAX_OPENING_BYTES = 32 << 20
+"""Most bytes of events before an answer begins: they repeat the request, with its tools."""
 ABORTED = "abort"
 """Finish reason of vLLM, SGLang and the embedded engine for a request that was aborted on demand."""
 FIELDS = (b"data:", b":", b"event:", b"id:", b"retry:")
@@ -32,6 +34,8 @@ class EventScanner:
         finished: Whether a finish reason has been seen.
         aborted: Whether that reason was the engine's own `abort`.
         error: The engine's own error event, None if there was none.
+        events: Events so far, as far as they are counted: 0 for APIs whose error events have no number.
+        response_id: The id under which the engine may keep the answer, empty if there is none.
     """
 
     __slots__ = (
@@ -45,7 +49,9 @@ class EventScanner:
         "aborted",
         "done",
         "error",
+        "events",
         "finished",
+        "response_id",
         "tokens",
     )
 
@@ -55,6 +61,8 @@ class EventScanner:
         self.finished = False
         self.aborted = False
         self.error: Complaint | None = None
+        self.events = 0
+        self.response_id = ""
         self._held = b""
         self._gap = b"\n\n"
         self._usage: dict[str, Any] | None = None
@@ -196,11 +204,75 @@ class EventScanner:
                 self.tokens += _has_content(choice)
 
 
+class NamedEventScanner(EventScanner):
+    """The same for an API whose events have names: OpenAI's Responses, Anthropic's Messages.
+
+    An event that begins with the name of a delta counts as one token and is not parsed: such events differ in more than their token, for
+    example in a running number. Events that an engine sends before it begins to answer are held back until the first other event, so that a
+    request that fails until then can still go to another engine, or be refused with a status of its own.
+
+    Args:
+        deltas: What the events that carry a token begin with, down to the first byte of their document.
+    """
+
+    __slots__ = ("_deltas", "_kept", "_opening")
+
+    def __init__(self, deltas: tuple[bytes, ...]) -> None:
+        super().__init__()
+        self._deltas = deltas
+        self._kept = b""
+        self._opening = True
+
+    def feed(self, chunk: bytes) -> bytes:
+        """As `EventScanner.feed`; also empty until the answer begins."""
+        ready = super().feed(chunk)
+        if self._opening:
+            self._kept += ready
+            if len(self._kept) > MAX_OPENING_BYTES:
+                raise EngineProtocolError(f"the engine sent more than {MAX_OPENING_BYTES} bytes before it began to answer")
+            return b""
+        if self._kept:
+            ready = self._kept + ready
+            self._kept = b""
+        return ready
+
+    def _look(self, event: bytes) -> None:
+        # An event of two lines: its name, and its document.
+        if event.startswith(self._deltas) and event.endswith(b"}") and event.find(b"\n") == event.rfind(b"\n"):
+            self.events += 1
+            self.tokens += 1
+            self._opening = False
+            return
+        super()._look(event)
+        if self.done:
+            self._opening = False
+
+    def _read(self, document: dict[str, Any]) -> None:
+        self.events += 1
+        if self._opens(document):
+            return
+        self._opening = False
+        self.error = read_complaint(document) or self.error
+        if self.error is None:
+            self._read_event(document)
+
+    def _opens(self, document: dict[str, Any]) -> bool:
+        """Whether an event comes before the answer; notes what it tells of it."""
+        raise AssertionError(f"{type(self).__name__} does not read its opening events")
+
+    def _read_event(self, document: dict[str, Any]) -> None:
+        """Counts a token, or notes the end and the usage."""
+        raise AssertionError(f"{type(self).__name__} does not read its events")
+
+    def _learn_form(self, event: bytes, document: dict[str, Any]) -> None:
+        """Learns nothing: the name of an event suffices."""
+
+
 def usage_figures(usage: dict[str, Any]) -> tuple[int | None, int]:
-    """Output tokens (None if missing) and cached prompt tokens of an OpenAI `usage` object; invalid values count as missing."""
-    output = usage.get("completion_tokens")
-    details = usage.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    """Output tokens (None if missing) and cached prompt tokens of a `usage` object of any API; invalid values count as missing."""
+    output = usage.get("completion_tokens", usage.get("output_tokens"))
+    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else usage.get("cache_read_input_tokens")
     return (
         output if isinstance(output, int) and output >= 0 else None,
         cached if isinstance(cached, int) and cached >= 0 else 0,

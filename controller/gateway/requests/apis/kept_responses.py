@@ -1,0 +1,128 @@
+"""Answers of the Responses API that engines keep: each belongs to one tenant, and only the instance that gave it knows it."""
+
+import re
+from collections import OrderedDict
+
+import orjson
+
+from hmas.controller.core.bodies.responses import RESPONSES
+from hmas.controller.core.request_body import Call
+from hmas.controller.gateway.errors import ApiError, bad_field
+from hmas.controller.gateway.http.transport import HttpRequest, Responder
+from hmas.controller.gateway.instances.monitor import ACCEPT_GRACE_S, Fleet, Instance
+from hmas.controller.gateway.requests.apis.api import complaint_of
+from hmas.controller.gateway.requests.apis.registry import api_of
+from hmas.controller.gateway.requests.auth import Authenticator
+from hmas.controller.gateway.requests.request_headers import answer_id
+from hmas.controller.observability.observer import Observers
+from hmas.engines.errors import EngineError
+
+MAX_KEPT = 65_536
+"""Ids that are remembered; beyond it the one that was used least recently is forgotten."""
+ID = r"[A-Za-z0-9_-]{1,128}"
+PATHS = {
+    re.compile(rf"{RESPONSES}/({ID})"): ("GET", "DELETE"),
+    re.compile(rf"{RESPONSES}/({ID})/cancel"): ("POST",),
+    re.compile(rf"{RESPONSES}/({ID})/input_items"): ("GET",),
+}
+
+
+class KeptResponses:
+    """Remembers which instance answered which response, and serves the requests about one. The ids do not outlive the gateway."""
+
+    def __init__(self, *, fleet: Fleet, auth: Authenticator, observer: Observers) -> None:
+        self._fleet = fleet
+        self._auth = auth
+        self._observer = observer
+        self._holders: OrderedDict[str, tuple[str, str]] = OrderedDict()
+
+    def note(self, response_id: str, tenant: str, instance: str) -> None:
+        """Records that an instance answered a request of a tenant under this id. An id of another tenant stays with that tenant."""
+        if not re.fullmatch(ID, response_id) or self._holders.get(response_id, (tenant, ""))[0] != tenant:
+            return
+        self._holders[response_id] = (tenant, instance)
+        self._holders.move_to_end(response_id)
+        if len(self._holders) > MAX_KEPT:
+            self._holders.popitem(last=False)
+
+    def holder_of_previous(self, call: Call, tenant: str) -> str:
+        """The instance that has to serve a request, because it keeps the response which the request continues; empty for any instance.
+
+        Raises:
+            ApiError: 404 if no instance that is there keeps that response for this tenant, 400 if its id is no text.
+        """
+        previous = call.document.get("previous_response_id") if call.path == RESPONSES else None
+        if previous is None:
+            return ""
+        if not isinstance(previous, str):
+            raise bad_field("previous_response_id", previous, "the id of a response, a text")
+        return self._holder(previous, tenant, "previous_response_id").name
+
+    async def serve(self, http: HttpRequest, out: Responder) -> None:
+        """Serves a request about one response: to read, delete or cancel it. The answer is the engine's own.
+
+        Raises:
+            ApiError: The request was refused, or the engine could not answer; nothing has been sent.
+        """
+        response_id, methods = _target(http.path)
+        if http.method not in methods:
+            allowed = ", ".join(methods)
+            raise ApiError(405, "method_not_allowed", f"{http.method} is not allowed here; allowed: {allowed}", headers={"allow": allowed})
+        identity = self._auth.identify(http.headers)
+        await http.body()
+        begun_s = self._fleet.now_s()
+        instance = self._holder(response_id, identity.tenant, "response_id")
+        try:
+            status, body = await instance.engine.call(http.method, http.path)
+        except EngineError as error:
+            raise ApiError(502, "engine_error", str(error), retry_after_s=1) from error
+        self._observer.passed_through(status, self._fleet.now_s() - begun_s)
+        document = _object(body)
+        api = api_of(RESPONSES)
+        if api.lacks_path(status, document):
+            raise api.unsupported(status, "" if document is None else complaint_of(document).message)
+        if document is None:
+            raise ApiError(502, "engine_error", f"the engine answered {status} with a body that is no JSON object", retry_after_s=1)
+        if http.method == "DELETE" and status == 200:
+            self._holders.pop(response_id, None)
+        headers = {"content-type": "application/json", "x-request-id": answer_id(http.headers), "x-hmas-instance": instance.name}
+        out.send(status, headers, api.engine_document(status, document, body) if status >= 400 else body)
+
+    def _holder(self, response_id: str, tenant: str, param: str) -> Instance:
+        """The instance that keeps a response of a tenant.
+
+        Raises:
+            ApiError: 404 if none is known, or it is gone.
+        """
+        code = "previous_response_not_found" if param.startswith("previous") else "response_not_found"
+        owner, name = self._holders.get(response_id, ("", ""))
+        if not name or owner != tenant:
+            raise ApiError(404, code, f"Response with id {response_id[:140]!r} not found.", param=param)
+        self._holders.move_to_end(response_id)
+        instance = self._fleet.instances[name]
+        if instance.draining or instance.down_for_s(self._fleet.now_s()) > ACCEPT_GRACE_S:
+            why = "is being drained" if instance.draining else "does not answer"
+            text = f"Response with id {response_id[:140]!r} not found: the engine that keeps it, {name}, {why}."
+            raise ApiError(404, code, text, param=param)
+        return instance
+
+
+def _target(path: str) -> tuple[str, tuple[str, ...]]:
+    """The id in a path, and the methods that the path takes.
+
+    Raises:
+        ApiError: 404 if it is no path of a response.
+    """
+    for pattern, methods in PATHS.items():
+        found = pattern.fullmatch(path)
+        if found is not None:
+            return found[1], methods
+    raise ApiError(404, "unknown_path", f"there is no {path[:200]} here; paths of a response: {RESPONSES}/ID, ID/cancel, ID/input_items")
+
+
+def _object(body: bytes) -> dict[str, object] | None:
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    return document if isinstance(document, dict) else None

@@ -1,0 +1,208 @@
+"""OpenAI's Responses API: queued and counted like chat completions, and follow-ups go where the response is kept."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from gateway_kit import MODEL, TWO_TENANTS, eventually, gateway_config, running, start_sim
+from scripted_kit import before, breakers, named, named_events, only
+
+from hmas.controller.core.types import OutcomeKind
+from hmas.controller.gateway.requests.apis import kept_responses
+
+PATH = "/v1/responses"
+CREATED = {"type": "response.created", "response": {"id": "resp_1"}}
+DELTA = {"type": "response.output_text.delta", "delta": "a"}
+
+
+def ask(text: str = "hello there", *, tokens: int = 8, **fields: Any) -> dict[str, Any]:
+    return {"model": MODEL, "input": text, "sim": {"output_tokens": tokens}} | fields
+
+
+async def test_streams_are_passed_on_counted_and_explained(tmp_path: Path):
+    async with running(tmp_path) as rig:
+        answer = await rig.post(ask(stream=True), PATH, headers={"x-request-id": "mine", "x-slo-ttft-ms": "5000"})
+        (completion,) = await rig.completions()
+        told = (await rig.admin("GET", "/admin/requests/mine")).json
+        assert rig.balanced()
+        (body,) = rig.sims[0].bodies
+    events = named_events(answer)
+    assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert sum(event["type"] == "response.output_text.delta" for event in events) == 8
+    assert events[-1]["response"]["usage"]["output_tokens"] == 8
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert (answer.headers["x-request-id"], answer.headers["x-hmas-instance"]) == ("mine", "sim-1")
+    assert (completion.outcome, completion.output_tokens, completion.slo_met) == (OutcomeKind.COMPLETED, 8, True)
+    assert completion.ttft_ms > 0
+    assert told["attempts"][0]["instance"] == "sim-1"
+    assert b'"sim"' in body
+
+
+async def test_a_whole_answer_is_the_engines_own(tmp_path: Path):
+    async with running(tmp_path) as rig:
+        answer = await rig.post(ask(), PATH)
+        async with rig.session.get(f"{rig.sims[0].url}{PATH}/{answer.json['id']}") as response:
+            kept = await response.json()
+        (completion,) = await rig.completions()
+    assert answer.json == kept
+    assert (completion.output_tokens, completion.outcome) == (8, OutcomeKind.COMPLETED)
+
+
+async def test_the_openai_package(tmp_path: Path):
+    async with running(tmp_path, tenants=TWO_TENANTS, gateway=gateway_config(no_auth=False)) as rig:
+        async with openai.AsyncOpenAI(base_url=rig.url + "/v1", api_key="sk-acme", max_retries=0) as client:
+            whole = await client.responses.create(model=MODEL, input="hello", max_output_tokens=4)
+            again = await client.responses.create(model=MODEL, input="go on", previous_response_id=whole.id, max_output_tokens=4)
+            texts = [event.delta async for event in await client.responses.create(model=MODEL, input="hi", max_output_tokens=4, stream=True)
+                     if event.type == "response.output_text.delta"]  # fmt: skip
+            assert (await client.responses.retrieve(whole.id)).output_text == whole.output_text
+            await client.responses.delete(whole.id)
+            with pytest.raises(openai.NotFoundError, match="not found"):
+                await client.responses.retrieve(whole.id)
+            with pytest.raises(openai.BadRequestError, match="Cannot cancel"):
+                await client.responses.cancel(again.id)
+            with pytest.raises(openai.BadRequestError, match="input"):
+                await client.responses.create(model=MODEL, input=[])
+    assert whole.output_text
+    assert again.usage.input_tokens > whole.usage.input_tokens
+    assert len(texts) == 4
+
+
+async def test_follow_ups_go_to_the_instance_that_keeps_the_response(tmp_path: Path):
+    async with running(tmp_path, engines=3) as rig:
+        first = await rig.post(ask(), PATH)
+        holder, previous = first.headers["x-hmas-instance"], first.json["id"]
+        busy = [asyncio.create_task(rig.post(ask(f"else {number}", tokens=60), PATH)) for number in range(6)]
+        answers = await asyncio.gather(*(rig.post(ask("and now", previous_response_id=previous), PATH) for _ in range(8)))
+        streamed = await rig.post(ask("and now", previous_response_id=previous, stream=True), PATH)
+        later = named_events(streamed)[-1]["response"]["id"]
+        chained = await rig.post(ask("go on", previous_response_id=later), PATH)
+        read = await rig.get(f"{PATH}/{later}")
+        await asyncio.gather(*busy)
+        assert rig.balanced()
+    for answer in (*answers, streamed, chained, read):
+        assert (answer.status, answer.headers["x-hmas-instance"]) == (200, holder)
+
+
+async def test_a_response_belongs_to_its_tenant(tmp_path: Path):
+    async with running(tmp_path, tenants=TWO_TENANTS, gateway=gateway_config(no_auth=False)) as rig:
+        acme, zeta = {"x-api-key": "sk-acme"}, {"x-api-key": "sk-zeta"}
+        kept = (await rig.post(ask(), PATH, headers=acme)).json["id"]
+        others = await rig.get(f"{PATH}/{kept}", headers=zeta)
+        follow = await rig.post(ask(previous_response_id=kept), PATH, headers=zeta)
+        nobody = await rig.get(f"{PATH}/{kept}")
+        own = await rig.get(f"{PATH}/{kept}", headers=acme)
+    assert (others.status, others.error["code"], others.error["param"]) == (404, "response_not_found", "response_id")
+    assert (follow.status, follow.error["code"], follow.error["param"]) == (404, "previous_response_not_found", "previous_response_id")
+    assert (nobody.status, own.status) == (401, 200)
+
+
+async def test_a_response_is_gone_with_its_instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(kept_responses, "ACCEPT_GRACE_S", 0.0)
+    sims = [await start_sim("sim-1"), await start_sim("sim-2")]
+    async with running(tmp_path, sims=sims) as rig:
+        first = await rig.post(ask(), PATH)
+        holder, kept = first.headers["x-hmas-instance"], first.json["id"]
+        await next(sim for sim in sims if sim.name == holder).kill()
+        await eventually(lambda: not rig.gateway.fleet.instances[holder].healthy)
+        follow = await rig.post(ask(previous_response_id=kept), PATH)
+        read = await rig.get(f"{PATH}/{kept}")
+        unknown = await rig.post(ask(previous_response_id="resp_nothing"), PATH)
+        other = await rig.post(ask(), PATH)
+        assert rig.balanced()
+    for answer in (follow, read, unknown):
+        assert answer.status == 404
+        assert "not found" in answer.error["message"]
+    assert holder in follow.error["message"]
+    assert other.status == 200
+
+
+async def test_what_waits_for_its_instance_ends_when_that_goes_down(tmp_path: Path):
+    """Another instance has room: the follow-up may not go there, and does not wait for ever."""
+    sims = [await start_sim("sim-1"), await start_sim("sim-2")]
+    async with running(tmp_path, sims=sims) as rig:
+        first = await rig.post(ask(), PATH)
+        holder = first.headers["x-hmas-instance"]
+        held = next(sim for sim in sims if sim.name == holder)
+        full = [asyncio.create_task(rig.post(ask(f"n {number}", tokens=2000), PATH)) for number in range(40)]
+        await eventually(lambda: rig.gateway.scheduler.queued > 0)
+        follow = asyncio.create_task(rig.post(ask(previous_response_id=first.json["id"]), PATH))
+        await eventually(lambda: any(live.only_on for live in rig.gateway.manager.active.values()))
+        await held.kill()
+        answer = await follow
+        for task in full:
+            task.cancel()
+        await asyncio.gather(*full, return_exceptions=True)
+    assert answer.status == 503
+    assert holder in answer.error["message"]
+
+
+async def test_paths_and_methods_of_a_response(tmp_path: Path):
+    async with running(tmp_path) as rig:
+        kept = (await rig.post(ask(), PATH)).json["id"]
+        put = await rig.post({}, f"{PATH}/{kept}")
+        odd = await rig.get(f"{PATH}/{kept}/elsewhere")
+        items = await rig.get(f"{PATH}/{kept}/input_items")
+        bad = await rig.post(ask(previous_response_id=5), PATH)
+    assert (put.status, put.headers["allow"]) == (405, "GET, DELETE")
+    assert (odd.status, odd.error["code"]) == (404, "unknown_path")
+    assert (items.status, items.error["code"]) == (501, "unsupported_by_engine"), "the embedded engine has no such path"
+    assert (bad.status, bad.error["param"]) == (400, "previous_response_id")
+
+
+async def test_the_table_of_responses_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(kept_responses, "MAX_KEPT", 3)
+    async with running(tmp_path) as rig:
+        ids = [(await rig.post(ask(f"n {number}", tokens=1), PATH)).json["id"] for number in range(3)]
+        await rig.get(f"{PATH}/{ids[0]}")
+        await rig.post(ask(tokens=1), PATH)
+        found = [(await rig.get(f"{PATH}/{kept}")).status for kept in ids]
+    assert found == [200, 404, 200], "the one used least recently was forgotten"
+
+
+async def test_an_error_before_the_first_token_is_no_stream(tmp_path: Path):
+    error = {"type": "error", "code": "400", "message": "no such format", "param": "text", "sequence_number": 1}
+    async with before(tmp_path, lambda _: (200, "text/event-stream", named(CREATED, error)), engines=2) as (rig, asked):
+        answer = await rig.post(ask(stream=True), PATH)
+        assert await only(rig) == (OutcomeKind.REJECTED, 400)
+        assert breakers(rig) == {("closed", 0)}
+    assert (answer.status, answer.error["message"], answer.error["param"], len(asked)) == (400, "no such format", "text", 1)
+
+
+async def test_a_failure_before_the_first_token_is_tried_elsewhere(tmp_path: Path):
+    """The first events of a stream tell nothing yet: they are held back, so another engine can still answer."""
+    failed = {"type": "response.failed", "response": {"error": {"code": "server_error", "message": "out of memory"}}}
+    ended = {"type": "response.completed", "response": {"id": "resp_1", "usage": {"output_tokens": 1}}}
+
+    def answers(_: dict[str, Any]) -> tuple[int, str, bytes]:
+        return 200, "text/event-stream", named(CREATED, failed) if len(asked) == 1 else named(CREATED, DELTA, ended)
+
+    async with before(tmp_path, answers, engines=2) as (rig, asked):
+        answer = await rig.post(ask(stream=True), PATH)
+        assert await only(rig) == (OutcomeKind.COMPLETED, 200)
+    assert named_events(answer) == [CREATED, DELTA, ended]
+    assert len(asked) == 2
+
+
+async def test_an_engine_that_breaks_off_gives_an_error_event(tmp_path: Path):
+    async with before(tmp_path, lambda _: (200, "text/event-stream", named(CREATED, DELTA))) as (rig, _):
+        answer = await rig.post(ask(stream=True), PATH)
+        assert (await only(rig))[0] is OutcomeKind.FAILED
+    events = named_events(answer)
+    assert events[:2] == [CREATED, DELTA]
+    assert (events[2]["type"], events[2]["sequence_number"], events[2]["code"]) == ("error", 2, "engine_protocol_error")
+    assert events[2]["message"] == events[2]["error"]["message"]
+
+
+async def test_a_whole_response_that_failed_counts_as_a_failure(tmp_path: Path):
+    body = b'{"object":"response","id":"resp_1","status":"failed","error":{"code":"server_error","message":"oops"},"output":[]}'
+    async with before(tmp_path, lambda _: (200, "application/json", body)) as (rig, _):
+        answer = await rig.post(ask(), PATH)
+        assert await only(rig) == (OutcomeKind.FAILED, 200)
+        assert breakers(rig) == {("closed", 1)}
+    assert (answer.status, answer.body) == (200, body)
+
+

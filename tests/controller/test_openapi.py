@@ -1,0 +1,68 @@
+"""The OpenAPI documents of both ports: they name every route, and schemathesis finds the product to be as they say."""
+
+import asyncio
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gateway_kit import running
+
+CHECKS = (
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_headers_conformance",
+    "response_schema_conformance",
+    "negative_data_rejection",
+    "unsupported_method",
+)
+METHODS = {"get", "post", "put", "delete"}
+
+
+async def test_the_public_document_names_every_path_that_is_served(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
+        document = (await rig.get("/openapi.json")).json
+        listed = (await rig.get("/nowhere")).error["message"].partition("paths: ")[2].split(", ")
+    described = {path for path in document["paths"] if "{" not in path}
+    assert described == set(listed)
+    assert "/v1/models/{model}" in document["paths"]
+
+
+async def test_the_admin_document_names_every_route(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
+        document = (await rig.admin("GET", "/openapi.json")).json
+        for path, item in document["paths"].items():
+            filled = re.sub(r"\{\w+\}", "nothing", path)
+            answer = await rig.admin("PATCH", filled)
+            assert answer.status == 405, path
+            allowed = {method.lower() for method in answer.error["message"].partition("allowed: ")[2].split(", ")} - {"head"}
+            assert allowed == METHODS & set(item), path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("port", ["public", "admin"])
+async def test_what_the_documents_say_is_true(tmp_path: Path, port: str) -> None:
+    async with running(tmp_path) as rig:
+        answer = await rig.get("/openapi.json") if port == "public" else await rig.admin("GET", "/openapi.json")
+        schema = tmp_path / f"{port}.json"
+        schema.write_text(json.dumps(_answerable(answer.json)))
+        url = rig.url if port == "public" else rig.admin_url
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "schemathesis.cli", "run", str(schema), "--url", url, "--checks", ",".join(CHECKS)),
+            *("--max-examples", "25", "--seed", "1", "--phases", "examples,coverage,fuzzing", "--request-timeout", "10"),
+            cwd=tmp_path,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        output, _ = await asyncio.wait_for(process.communicate(), timeout=110)
+    assert process.returncode == 0, output.decode()[-6000:]
+
+
+def _answerable(document: dict[str, Any]) -> dict[str, Any]:
+    """The document with the model that is served here: with another one hardly any request would get beyond a 404."""
+    text = json.dumps(document).replace('"minLength": 1, "maxLength": 256', '"const": "tiny"')
+    loaded: dict[str, Any] = json.loads(text)
+    return loaded
