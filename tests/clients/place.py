@@ -47,9 +47,7 @@ class Place:
 def started(command: list[str], environment: dict[str, str], folder: Path, log: str) -> Iterator[subprocess.Popen[bytes]]:
     """A process of its own session, ended afterwards."""
     with (folder / log).open("wb") as output:
-        process = subprocess.Popen(
-            command, env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=output, start_new_session=True
-        )
+        process = subprocess.Popen(command, env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=output, start_new_session=True)
     try:
         yield process
     finally:
@@ -119,7 +117,7 @@ def outcome(ask: Callable[[str, str], Any], url: str, model: str) -> Any:
     """What a client made of it; of an error its class and status, since the gateway words some errors in its own way."""
     try:
         return ask(url, model)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever a client raises is its outcome
         return "raised", type(error).__name__, getattr(error, "status_code", None), str(error)[:300]
 
 

@@ -20,8 +20,9 @@ def text_or_kind(place: Place, text: str) -> Any:
 @pytest.mark.parametrize("api", ["responses", "chat"])
 def test_openai_agents(place: Place, api: str):
     def ask(url: str, model: str) -> Any:
-        import agents
         import openai
+
+        import agents
 
         agents.set_tracing_disabled(True)
         client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
@@ -40,8 +41,9 @@ def test_openai_agents_streamed_with_a_tool(place: Place, api: str):
     import asyncio
 
     def ask(url: str, model: str) -> Any:
-        import agents
         import openai
+
+        import agents
 
         agents.set_tracing_disabled(True)
         cities: list[str] = []
