@@ -348,6 +348,8 @@ def _chat_message(item: dict[str, Any]) -> dict[str, Any]:
     """A message of chat completions with the text of an input item or a message; what has no text is left out."""
     role = item.get("role") or ("tool" if str(item.get("type")).endswith("_output") else "assistant")
     content = item.get("content", item.get("output"))
+    if content is not None and not isinstance(content, str | list):
+        raise Refused(400, "content: allowed is a text or a list of parts", param="content")
     parts = content if isinstance(content, list) else [content]
     texts = [text for part in parts for text in _texts(part)]
     return {"role": role, "content": "\n".join(texts)}

@@ -153,7 +153,7 @@ def test_embeddings(place: Place):
         {"model": "gpt-99"},
         {"max_tokens": -1},
         {"messages": []},
-        {"messages": [{"role": "user", "content": "word " * 4000}]},
+        {"messages": [{"role": "user", "content": "word " * 20000}]},
         {"temperature": "hot"},
     ],
     ids=["unknown model", "negative cap", "no messages", "too long", "no number"],
