@@ -59,7 +59,8 @@ def test_a_forced_tool(place: Place, stream: bool):
             answer = client(url).messages.create(**asked)
         return [(block.type, block.name, block.input) for block in answer.content if block.type == "tool_use"], answer.stop_reason
 
-    same(place, ask)
+    # vLLM does not hold a named tool's arguments to their schema here: what SmolLM2-135M writes may be no object.
+    same(place, ask, fails=False if place.embedded else None)
 
 
 def test_a_tools_answer(place: Place):

@@ -99,7 +99,8 @@ def test_langchain_tools(place: Place):
         answer = chat.bind_tools([weather], tool_choice="weather").invoke("Weather in Bergen?")
         return [call["name"] for call in answer.tool_calls], len(answer.invalid_tool_calls)
 
-    same(place, ask)
+    # What SmolLM2-135M writes as arguments may not fit their schema, or have no end.
+    same(place, ask, fails=False if place.embedded else None)
 
 
 LITELLM = {"chat": ("openai", "/v1"), "anthropic": ("anthropic", "")}
@@ -163,7 +164,8 @@ def test_instructor(place: Place, api: str):
         found = client.create(model=model, response_model=City, **asked)
         return text_or_kind(place, found.name)
 
-    same(place, ask)
+    # What SmolLM2-135M writes as arguments may not fit their schema, or have no end.
+    same(place, ask, fails=False if place.embedded else None)
 
 
 @pytest.mark.parametrize("api", ["chat", "responses", "anthropic"])
