@@ -131,6 +131,7 @@ lock: $(VENV)/.dev  ## pin every version and hash again
 	$(PIP) install -q uv
 	$(BIN)/uv pip compile -q --generate-hashes --no-header --python-version 3.11 pyproject.toml -o requirements/core.lock
 	$(BIN)/uv pip compile -q --generate-hashes --no-header --python-version 3.11 --extra dev pyproject.toml -c requirements/core.lock -o requirements/dev.lock
+	$(BIN)/uv pip compile -q --no-header --no-annotate --python-version 3.11 requirements/clients.in -o requirements/clients.txt
 
 # vLLM lives in an environment of its own: it pins its own torch, and the control plane must not depend on it.
 # The control plugin, built from a copy so that no build leaves its files among the sources. Before 0.2 it was two distributions.

@@ -59,6 +59,10 @@ class ConnectedEngine:
         """As `Engine.get`."""
         return await self._adapter.get(path)
 
+    async def call(self, method: str, path: str) -> tuple[int, bytes]:
+        """As `Engine.call`."""
+        return await self._adapter.call(method, path)
+
     async def abort(self, request_id: str) -> bool:
         """As `Engine.abort`."""
         return await self._adapter.abort(request_id)

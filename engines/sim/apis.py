@@ -1,5 +1,6 @@
 """OpenAI's Responses and Anthropic's Messages over the embedded engine: bodies read as chat completions, answers in each API's own form."""
 
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -121,7 +122,7 @@ def message_error(error: Refused) -> bytes:
     return orjson.dumps({"type": "error", "error": {"type": error.kind, "message": str(error)}})
 
 
-class NamedReply(Reply):
+class NamedReply(Reply, ABC):
     """One answer as named events; see `Reply`."""
 
     __slots__ = ("_number",)
@@ -134,10 +135,7 @@ class NamedReply(Reply):
         """See `Reply.chunk`."""
         opening = self._open() if first else b""
         self._tally.count(self._index, position)
-        if self._pieces is not None:
-            delta = orjson.dumps(self._pieces[position - 1])
-        else:
-            delta = WORDS_JSON[word_index(self._seed, position)]
+        delta = WORDS_JSON[word_index(self._seed, position)] if self._pieces is None else orjson.dumps(self._pieces[position - 1])
         return opening + self._token(delta) + (self._close(position) if finished else b"")
 
     def broken_off(self, tokens: int) -> bytes:
@@ -145,7 +143,7 @@ class NamedReply(Reply):
         self._tally.count(self._index, tokens)
         return self._close(tokens, aborted=True)
 
-    def _event(self, name: str, **fields: Any) -> bytes:
+    def _event(self, name: str, /, **fields: Any) -> bytes:
         number = self._number
         self._number += 1
         return b"event: %b\ndata: %b\n\n" % (name.encode(), self._document({"type": name, **fields}, number))
@@ -159,14 +157,17 @@ class NamedReply(Reply):
         calls = message.get("tool_calls")
         return message["content"] or "", {"id": calls[0]["id"], **calls[0]["function"]} if calls else None
 
+    @abstractmethod
     def _open(self) -> bytes:
-        raise AssertionError("each API has events of its own")
+        """The events before the first token."""
 
+    @abstractmethod
     def _token(self, delta: bytes) -> bytes:
-        raise AssertionError("each API has events of its own")
+        """The event of one token, given its text as JSON."""
 
+    @abstractmethod
     def _close(self, tokens: int, *, aborted: bool = False) -> bytes:
-        raise AssertionError("each API has events of its own")
+        """The events after the last token."""
 
 
 class MessagesReply(NamedReply):
@@ -179,12 +180,12 @@ class MessagesReply(NamedReply):
         text, call = self._answer(self._tally.tokens)
         block = {"type": "text", "text": text} if call is None else self._tool_block(call, orjson.loads(call["arguments"] or "{}"))
         aborted = choices[0]["finish_reason"] == "abort"
-        return orjson.dumps(self._message([block], None if aborted else self._stop_reason()))
+        return orjson.dumps(self._envelope([block], None if aborted else self._stop_reason()))
 
     def _open(self) -> bytes:
         call = self._answer(0)[1]
         block = {"type": "text", "text": ""} if call is None else self._tool_block(call, {})
-        start = self._event("message_start", message=self._message([], None))
+        start = self._event("message_start", message=self._envelope([], None))
         return start + self._event("content_block_start", index=0, content_block=block)
 
     def _token(self, delta: bytes) -> bytes:
@@ -192,7 +193,7 @@ class MessagesReply(NamedReply):
         form = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,"delta":{"type":"%b","%b":%b}}\n\n'
         return form % (kind, name, delta)
 
-    def _close(self, tokens: int, *, aborted: bool = False) -> bytes:
+    def _close(self, tokens: int, *, aborted: bool = False) -> bytes:  # noqa: ARG002 - the tally has them
         reason = None if aborted else self._stop_reason()
         return (
             self._event("content_block_stop", index=0)
@@ -211,7 +212,7 @@ class MessagesReply(NamedReply):
     def _used(self) -> dict[str, int]:
         return {"input_tokens": self._ask.prompt_tokens, "output_tokens": self._tally.tokens}
 
-    def _message(self, content: list[dict[str, Any]], reason: str | None) -> dict[str, Any]:
+    def _envelope(self, content: list[dict[str, Any]], reason: str | None) -> dict[str, Any]:
         head = {"id": self._id, "type": "message", "role": "assistant", "model": self._meta["model"], "content": content}
         return head | {"stop_reason": reason, "stop_sequence": None, "usage": self._used()}
 
@@ -347,6 +348,8 @@ def _chat_message(item: dict[str, Any]) -> dict[str, Any]:
     """A message of chat completions with the text of an input item or a message; what has no text is left out."""
     role = item.get("role") or ("tool" if str(item.get("type")).endswith("_output") else "assistant")
     content = item.get("content", item.get("output"))
+    if content is not None and not isinstance(content, str | list):
+        raise Refused(400, "content: allowed is a text or a list of parts", param="content")
     parts = content if isinstance(content, list) else [content]
     texts = [text for part in parts for text in _texts(part)]
     return {"role": role, "content": "\n".join(texts)}

@@ -6,7 +6,6 @@ import pytest
 from place import Place, hmas_up, vllm_up
 
 
-
 @pytest.fixture(scope="session", params=["embedded", "vllm"])
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """An engine by itself, and the same engine behind a gateway."""

@@ -20,13 +20,15 @@ def text_or_kind(place: Place, text: str) -> Any:
 @pytest.mark.parametrize("api", ["responses", "chat"])
 def test_openai_agents(place: Place, api: str):
     def ask(url: str, model: str) -> Any:
-        import agents
         import openai
+
+        import agents
 
         agents.set_tracing_disabled(True)
         client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
         kind = agents.OpenAIResponsesModel if api == "responses" else agents.OpenAIChatCompletionsModel
-        settings = agents.ModelSettings(max_tokens=16, temperature=0.0)
+        # The Responses model takes an answer that a cap has cut for an error.
+        settings = agents.ModelSettings(max_tokens=300, temperature=0.0, extra_body={"sim": {"output_tokens": 8}})
         spoken = kind(model=model, openai_client=client)
         agent = agents.Agent(name="a", instructions="You are terse.", model=spoken, model_settings=settings)
         return text_or_kind(place, agents.Runner.run_sync(agent, QUESTION).final_output)
@@ -40,8 +42,9 @@ def test_openai_agents_streamed_with_a_tool(place: Place, api: str):
     import asyncio
 
     def ask(url: str, model: str) -> Any:
-        import agents
         import openai
+
+        import agents
 
         agents.set_tracing_disabled(True)
         cities: list[str] = []
@@ -55,7 +58,7 @@ def test_openai_agents_streamed_with_a_tool(place: Place, api: str):
         async def run() -> Any:
             client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
             kind = agents.OpenAIResponsesModel if api == "responses" else agents.OpenAIChatCompletionsModel
-            settings = agents.ModelSettings(max_tokens=60, temperature=0.0, tool_choice="required")
+            settings = agents.ModelSettings(max_tokens=900, temperature=0.0, tool_choice="required")
             spoken = kind(model=model, openai_client=client)
             agent = agents.Agent(name="a", instructions="You are terse.", tools=[weather], model=spoken, model_settings=settings)
             result = agents.Runner.run_streamed(agent, "Weather in Bergen?", max_turns=3)
@@ -96,7 +99,8 @@ def test_langchain_tools(place: Place):
         answer = chat.bind_tools([weather], tool_choice="weather").invoke("Weather in Bergen?")
         return [call["name"] for call in answer.tool_calls], len(answer.invalid_tool_calls)
 
-    same(place, ask)
+    # What SmolLM2-135M writes as arguments may not fit their schema, or have no end.
+    same(place, ask, fails=False if place.embedded else None)
 
 
 LITELLM = {"chat": ("openai", "/v1"), "anthropic": ("anthropic", "")}
@@ -156,11 +160,12 @@ def test_instructor(place: Place, api: str):
             client = instructor.from_openai(openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0))
         else:
             client = instructor.from_anthropic(anthropic.Anthropic(base_url=url, api_key="none", max_retries=0))
-        asked = {"messages": [{"role": "user", "content": "A city"}], "max_tokens": 60, "temperature": 0.0, "max_retries": 0}
+        asked: dict[str, Any] = {"messages": [{"role": "user", "content": "A city"}], "max_tokens": 60, "max_retries": 0}
         found = client.create(model=model, response_model=City, **asked)
         return text_or_kind(place, found.name)
 
-    same(place, ask)
+    # What SmolLM2-135M writes as arguments may not fit their schema, or have no end.
+    same(place, ask, fails=False if place.embedded else None)
 
 
 @pytest.mark.parametrize("api", ["chat", "responses", "anthropic"])

@@ -87,10 +87,12 @@ async def test_curl(tmp_path: Path):
     async with running(tmp_path, **GUARDED) as rig:
         url, body = rig.url + "/v1/chat/completions", orjson.dumps(chat(tokens=4)).decode()
         key = ("-H", "Authorization: Bearer sk-acme")
-        # As people type it: -d alone sends a form's content type.
-        streamed = await curl("-i", url, *key, "-d", body)
-        http10 = await curl("--http1.0", url, *key, "-d", body)
-        large = await curl(url, *key, "-H", "Content-Type: application/json", "-d", orjson.dumps(chat("word " * 3000)).decode())
+        as_json = ("-H", "Content-Type: application/json")
+        streamed = await curl("-i", url, *key, *as_json, "-d", body)
+        http10 = await curl("--http1.0", url, *key, *as_json, "-d", body)
+        # -d alone sends a form's content type, which a page of another site could send, too.
+        form = await curl(url, *key, "-d", body)
+        large = await curl(url, *key, *as_json, "-d", orjson.dumps(chat("word " * 3000)).decode())
         refused = await curl("-w", "%{http_code}", url, "-d", body)
         models = await curl(rig.url + "/v1/models", *key)
     head, _, rest = streamed.partition(b"\r\n\r\n")
@@ -98,5 +100,6 @@ async def test_curl(tmp_path: Path):
     assert rest.endswith(b"data: [DONE]\n\n")
     assert http10.endswith(b"data: [DONE]\n\n")
     assert large.endswith(b"data: [DONE]\n\n")
+    assert orjson.loads(form)["error"]["message"] == "content-type is 'application/x-www-form-urlencoded'; allowed: application/json"
     assert refused.endswith(b"401")
     assert orjson.loads(models)["data"][0]["id"] == MODEL

@@ -21,6 +21,10 @@ def ask(text: str = "hello there", *, tokens: int = 8, **fields: Any) -> dict[st
     return {"model": MODEL, "input": text, "sim": {"output_tokens": tokens}} | fields
 
 
+def openai_client(url: str) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=url + "/v1", api_key="sk-acme", max_retries=0)
+
+
 async def test_streams_are_passed_on_counted_and_explained(tmp_path: Path):
     async with running(tmp_path) as rig:
         answer = await rig.post(ask(stream=True), PATH, headers={"x-request-id": "mine", "x-slo-ttft-ms": "5000"})
@@ -52,20 +56,20 @@ async def test_a_whole_answer_is_the_engines_own(tmp_path: Path):
 
 
 async def test_the_openai_package(tmp_path: Path):
-    async with running(tmp_path, tenants=TWO_TENANTS, gateway=gateway_config(no_auth=False)) as rig:
-        async with openai.AsyncOpenAI(base_url=rig.url + "/v1", api_key="sk-acme", max_retries=0) as client:
-            whole = await client.responses.create(model=MODEL, input="hello", max_output_tokens=4)
-            again = await client.responses.create(model=MODEL, input="go on", previous_response_id=whole.id, max_output_tokens=4)
-            texts = [event.delta async for event in await client.responses.create(model=MODEL, input="hi", max_output_tokens=4, stream=True)
-                     if event.type == "response.output_text.delta"]  # fmt: skip
-            assert (await client.responses.retrieve(whole.id)).output_text == whole.output_text
-            await client.responses.delete(whole.id)
-            with pytest.raises(openai.NotFoundError, match="not found"):
-                await client.responses.retrieve(whole.id)
-            with pytest.raises(openai.BadRequestError, match="Cannot cancel"):
-                await client.responses.cancel(again.id)
-            with pytest.raises(openai.BadRequestError, match="input"):
-                await client.responses.create(model=MODEL, input=[])
+    guarded = {"tenants": TWO_TENANTS, "gateway": gateway_config(no_auth=False)}
+    async with running(tmp_path, **guarded) as rig, openai_client(rig.url) as client:
+        whole = await client.responses.create(model=MODEL, input="hello", max_output_tokens=4)
+        again = await client.responses.create(model=MODEL, input="go on", previous_response_id=whole.id, max_output_tokens=4)
+        stream = await client.responses.create(model=MODEL, input="hi", max_output_tokens=4, stream=True)
+        texts = [event.delta async for event in stream if event.type == "response.output_text.delta"]
+        assert (await client.responses.retrieve(whole.id)).output_text == whole.output_text
+        await client.responses.delete(whole.id)
+        with pytest.raises(openai.NotFoundError, match="not found"):
+            await client.responses.retrieve(whole.id)
+        with pytest.raises(openai.BadRequestError, match="Cannot cancel"):
+            await client.responses.cancel(again.id)
+        with pytest.raises(openai.BadRequestError, match="max_output_tokens is -1"):
+            await client.responses.create(model=MODEL, input="x", max_output_tokens=-1)
     assert whole.output_text
     assert again.usage.input_tokens > whole.usage.input_tokens
     assert len(texts) == 4
@@ -204,5 +208,3 @@ async def test_a_whole_response_that_failed_counts_as_a_failure(tmp_path: Path):
         assert await only(rig) == (OutcomeKind.FAILED, 200)
         assert breakers(rig) == {("closed", 1)}
     assert (answer.status, answer.body) == (200, body)
-
-

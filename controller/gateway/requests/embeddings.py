@@ -74,9 +74,7 @@ class PassThrough:
         finally:
             self._passing -= 1
 
-    async def _send_to_any(
-        self, model: str, path: str, body: bytes, headers: dict[str, str], out: Responder
-    ) -> tuple[Instance, Answer]:
+    async def _send_to_any(self, model: str, path: str, body: bytes, headers: dict[str, str], out: Responder) -> tuple[Instance, Answer]:
         tried: set[str] = set()
         failure: EngineError | None = None
         while len(tried) < 2:

@@ -79,6 +79,7 @@ class EventRelay:
         answer: Answer,
         head: Callable[[], Mapping[str, str]],
         progress: Callable[[int], None],
+        *,
         scanner: EventScanner,
     ) -> None:
         self._response = response

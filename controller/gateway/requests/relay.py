@@ -50,7 +50,7 @@ async def relay(
     kind = content_type.partition(";")[0].strip().lower()
     if kind == SSE and response.status == 200:
         answer.streamed = True
-        events = EventRelay(response, out, answer, head, progress, api.scanner())
+        events = EventRelay(response, out, answer, head, progress, scanner=api.scanner())
         try:
             await _relay_events(events, response)
         except EngineRefused as refused:
@@ -170,4 +170,3 @@ def _json_object(body: bytes) -> dict[str, Any] | None:
     except orjson.JSONDecodeError:
         return None
     return document if isinstance(document, dict) else None
-

@@ -1,6 +1,7 @@
 """Server-sent events of engines: cut at event boundaries, counted, and passed on byte for byte."""
 
 import re
+from abc import abstractmethod
 from typing import Any
 
 import orjson
@@ -256,13 +257,13 @@ class NamedEventScanner(EventScanner):
         if self.error is None:
             self._read_event(document)
 
+    @abstractmethod
     def _opens(self, document: dict[str, Any]) -> bool:
         """Whether an event comes before the answer; notes what it tells of it."""
-        raise AssertionError(f"{type(self).__name__} does not read its opening events")
 
+    @abstractmethod
     def _read_event(self, document: dict[str, Any]) -> None:
         """Counts a token, or notes the end and the usage."""
-        raise AssertionError(f"{type(self).__name__} does not read its events")
 
     def _learn_form(self, event: bytes, document: dict[str, Any]) -> None:
         """Learns nothing: the name of an event suffices."""
