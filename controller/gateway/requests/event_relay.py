@@ -16,12 +16,21 @@ JSON = "application/json"
 
 
 class EngineFault(EngineError):
-    """The engine answered that it failed. `body` is its own error document, empty if it sent none in JSON."""
+    """The engine answered that it failed, or refused the request for a reason of its own (a status of `REFUSALS`).
 
-    def __init__(self, status: int, message: str, body: bytes = b"") -> None:
+    `body` is its own error document, empty if it sent none in JSON. `retry_after`: its header of that name, empty if it sent none.
+    """
+
+    def __init__(self, status: int, message: str, body: bytes = b"", retry_after: str = "") -> None:
         super().__init__(message)
         self.status = status
         self.body = body
+        self.retry_after = retry_after
+
+    @property
+    def refuses(self) -> bool:
+        """Whether it refused the request, rather than failed on it."""
+        return self.status < 500
 
 
 class EngineRefused(EngineError):
@@ -43,7 +52,7 @@ class Answer:
         body: The whole answer, if it did not come as a stream.
         engine_error: The engine's own error inside the stream, empty if there was none.
         engine_well: Whether the engine worked correctly; this includes an error that blames the request (a code of 4xx).
-        refusal: The engine's message if it refused the request, empty otherwise.
+        refusal: The engine's message if it refused the request, empty otherwise. `retry_after`: its header of that name.
         tail: The end of a stream, from the read that contained `[DONE]` on: it is sent together with the end of the answer.
     """
 
@@ -58,6 +67,7 @@ class Answer:
     engine_error: str = ""
     engine_well: bool = True
     refusal: str = ""
+    retry_after: str = ""
     usage: dict[str, Any] = field(default_factory=dict)
 
 
@@ -137,7 +147,8 @@ class EventRelay:
         if error is not None and tokens == 0:
             if error.blames_request:
                 raise EngineRefused(error)
-            raise EngineFault(500, f"the engine reported an error: {error.message}")
+            told = f"the engine reported an error: {error.message}"
+            raise EngineFault(error.status, told, error.body()) if 400 <= error.status < 500 else EngineFault(500, told)
         self._answer.started = True
         self._answer.output_tokens = tokens
         self._out.start(200, self._head())

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from hmas.controller.gateway.http.transport import Responder
-from hmas.controller.gateway.requests.engine_errors import Complaint, read_complaint
+from hmas.controller.gateway.requests.engine_errors import REFUSALS, Complaint, read_complaint
 from hmas.controller.gateway.requests.event_relay import JSON, SSE, Answer, EngineFault, EngineRefused, EventRelay
 from hmas.controller.gateway.requests.sse import ABORTED, excerpt, usage_figures
 from hmas.engines.base import EngineResponse
@@ -55,9 +55,9 @@ async def relay(
         return
     body = await _read_whole(response)
     document = _document(kind, body)
-    if response.status >= 500:
-        what = excerpt(body) if document is None else _error_message(document)
-        raise EngineFault(response.status, f"the engine answered {response.status}: {what}", b"" if document is None else body)
+    failed = response.status if response.status >= 500 else _refused_with(response.status, document)
+    if failed:
+        raise _fault(failed, response, kind, document, body)
     refusal = _refusal(response.status, kind, document, body)
     if refusal is not None:
         _refuse(answer, refusal)
@@ -88,6 +88,27 @@ async def _relay_events(events: EventRelay, response: EngineResponse) -> None:
         if not events.done:
             raise
     events.finish()
+
+
+def _refused_with(status: int, document: dict[str, Any] | None) -> int:
+    """The status with which the engine refused for a reason of its own; 0 if it did not."""
+    if document is None:
+        # A page under 404 without JSON comes from no engine.
+        return status if status in REFUSALS and status != 404 else 0
+    complaint = read_complaint(document)
+    if status == 200 and complaint is not None and "choices" not in document:
+        status = complaint.status
+    return status if (complaint or Complaint(document)).refuses_as(status) else 0
+
+
+def _fault(status: int, response: EngineResponse, kind: str, document: dict[str, Any] | None, body: bytes) -> EngineFault:
+    """The error of an engine that failed or refused with `status`; the document is passed on unchanged if it is one of that status."""
+    what = excerpt(body) if document is None else _error_message(document)
+    if document is None:
+        body = b""
+    elif kind == SSE or response.status != status:
+        body = (read_complaint(document) or Complaint(document, status)).body()
+    return EngineFault(status, f"the engine answered {status}: {what}", body, response.headers.get("retry-after", ""))
 
 
 def _refusal(status: int, kind: str, document: dict[str, Any] | None, body: bytes) -> Complaint | None:
