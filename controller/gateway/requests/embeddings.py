@@ -85,6 +85,8 @@ class PassThrough:
                 break
             # Preferred instances come first, and the first of several equals is taken.
             instance = min(candidates, key=lambda candidate: candidate.passing)
+            if tried:
+                self._observer.passed_again()
             tried.add(instance.name)
             sent_s = self._fleet.now_s()
             try:
