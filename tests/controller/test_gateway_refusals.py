@@ -135,5 +135,6 @@ def test_an_avoided_instance_is_the_second_choice_and_not_shut_out():
     scheduler.set_avoided(frozenset({"a", "b"}))
     for number in range(2):
         scheduler.end(f"r{number}", OutcomeKind.CANCELLED, 1.0)
-    scheduler.submit(Request(id="r9", tenant="t", model="m", arrival_s=1.0, prompt_tokens=5), Estimates(slo=Slo(ttft_ms=1e6, tpot_ms=1e6)), 1.0)
+    last = Request(id="r9", tenant="t", model="m", arrival_s=1.0, prompt_tokens=5)
+    scheduler.submit(last, Estimates(slo=Slo(ttft_ms=1e6, tpot_ms=1e6)), 1.0, 1.0)
     assert [dispatch.instance for dispatch in scheduler.dispatch(1.0)] == ["b"]

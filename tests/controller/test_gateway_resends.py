@@ -54,11 +54,11 @@ async def test_another_engine_is_asked_first(tmp_path: Path):
     assert (answer.status, closing.posts, well.posts) == (200, 1, 1)
 
 
-@pytest.mark.parametrize(("engines", "status"), [(1, 502), (2, 502)])
-async def test_embeddings_are_sent_twice_at_most_too(tmp_path: Path, engines: int, status: int):
+@pytest@pytest.mark.parametrize("engines", [1, 2])
+async def test_embeddings_are_sent_twice_at_most_too(tmp_path: Path, engines: int):
     closing = [ClosingEngine() for _ in range(engines)]
     async with before(tmp_path, *closing) as rig:
         answer = await rig.post({"model": MODEL, "input": "x"}, "/v1/embeddings")
         assert await metric(rig, "hmas_passthrough_retries_total") == 1.0
-    assert answer.status == status
+    assert answer.status == 502
     assert [engine.posts for engine in closing] == ([2] if engines == 1 else [1, 1])
