@@ -166,6 +166,7 @@ def _reason(error: Exception) -> str:
         return f"TLS failed: {error.reason or type(error).__name__}"
     if isinstance(error, OSError):
         # The system's own text of a failed connection has the address in it, and so has a list of several failures, which has no number.
-        known = error.errno is not None and error.errno > 0
-        return os.strerror(error.errno) if known else error.strerror or "it cannot be reached"
+        if error.errno is not None and error.errno > 0:
+            return os.strerror(error.errno)
+        return error.strerror or "it cannot be reached"
     return str(error) or type(error).__name__
