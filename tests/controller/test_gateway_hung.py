@@ -15,7 +15,9 @@ from hmas.controller.gateway.instances import circuit_breaker, monitor
 from hmas.controller.gateway.instances.stall import PREFILL_S_PER_TOKEN, StallWatch, patience_s
 from hmas.engines.base import EngineSnapshot
 
-SOON = gateway_config(engine_stall_s=0.2, engine_head_timeout_s=0.2, engine_idle_timeout_s=1.0)
+SOON = gateway_config(engine_stall_s=0.2, engine_idle_timeout_s=1.0)
+HEAD_SOON = gateway_config(engine_head_timeout_s=0.2)
+BOTH_SOON = gateway_config(engine_stall_s=0.2, engine_head_timeout_s=0.2)
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +83,7 @@ async def test_the_only_engine_keeps_its_requests_while_it_hangs(tmp_path: Path)
 async def test_a_long_answer_that_is_not_streamed_is_no_hang(tmp_path: Path):
     """It has no head for five times the limits, but tokens are counted."""
     engine, other = BadEngine(), BadEngine()
-    async with before(tmp_path, engine, other, gateway=SOON) as rig:
+    async with before(tmp_path, engine, other, gateway=BOTH_SOON) as rig:
         answer = await rig.post(chat(tokens=50, stream=False))
         assert circuits(rig) == []
     assert (answer.status, engine.posts + other.posts) == (200, 1)
@@ -90,7 +92,7 @@ async def test_a_long_answer_that_is_not_streamed_is_no_hang(tmp_path: Path):
 async def test_without_counters_a_streamed_request_has_a_time_limit_for_the_head(tmp_path: Path):
     hung, well = PlainEngine(), PlainEngine()
     hung.hung = True
-    async with before(tmp_path, hung, well, gateway=SOON) as rig:
+    async with before(tmp_path, hung, well, gateway=HEAD_SOON) as rig:
         answer = await asyncio.wait_for(rig.post(chat(tokens=2), headers={"x-request-id": "moved"}), 5)
         failed = (await rig.admin("GET", "/admin/requests/moved")).json["attempts"][0]["failed"]
         assert not rig.events("engine.health")[2:], "it was never down: its health check answers"
@@ -102,7 +104,7 @@ async def test_without_counters_a_streamed_request_has_a_time_limit_for_the_head
 async def test_and_one_that_is_not_streamed_has_none(tmp_path: Path):
     slow, other = PlainEngine(), PlainEngine()
     slow.hung = True
-    async with before(tmp_path, slow, other, gateway=SOON) as rig:
+    async with before(tmp_path, slow, other, gateway=HEAD_SOON) as rig:
         asked = asyncio.create_task(rig.post(chat(tokens=2, stream=False)))
         done, _ = await asyncio.wait({asked}, timeout=0.8)
         assert not done
