@@ -26,6 +26,8 @@ class EngineCapabilities(msgspec.Struct, frozen=True, kw_only=True):
         load_signals: Whether snapshots carry the engine's own running, waiting and KV figures.
         reprioritize: Whether `Engine.reprioritize` reaches the engine's own queue.
         evict: Whether `Engine.evict` can put running requests back into that queue.
+        token_counters: Whether the token totals in snapshots grow with every step, so that totals that stand still mean that nothing is
+            computed.
         control: The state of live control, as text for an operator: which knobs are live, and why the others are not.
     """
 
@@ -37,6 +39,7 @@ class EngineCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     load_signals: bool = False
     reprioritize: bool = False
     evict: bool = False
+    token_counters: bool = False
     control: str = ""
 
 
@@ -154,8 +157,11 @@ class Engine(Protocol):
             request_id: Fixed-length id by which `abort` can name this request later.
             priority: Lower goes first; converted to the engine's sign, dropped if the engine has no priorities.
 
+        The request is sent once. The caller decides whether it is sent again.
+
         Raises:
-            EngineUnavailable: No response head came.
+            StaleConnection: A kept connection ended before any byte of the answer.
+            EngineUnavailable: No response head came for another reason.
         """
 
     async def get(self, path: str) -> tuple[int, bytes]:

@@ -1,18 +1,19 @@
-"""The HTTP client of one engine: typed failures, bounded answers, and a safe retry on a stale connection."""
+"""The HTTP client of one engine: typed failures that name no address, bounded answers, and requests that are sent once."""
 
 import asyncio
+import os
+import ssl
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
-from hmas.engines.errors import ConnectionBroken, EngineError, EngineProtocolError, EngineUnavailable
+from hmas.engines.errors import ConnectionBroken, EngineError, EngineProtocolError, EngineUnavailable, StaleConnection
 from hmas.engines.http.connection import Connection
 from hmas.engines.http.exchange import Exchange
 from hmas.engines.http.pool import Pool
 
-RETRY_WITHIN_S = 1.0
+STALE_WITHIN_S = 1.0
 """If a pooled connection breaks later than this after the request was sent, it was not stale: the engine has begun to work."""
 
-ATTEMPTS = 3
 CONTROL_TIMEOUT_S = 5.0
 MAX_CONTROL_BYTES = 16 << 20
 MAX_PREFIXES = 64
@@ -38,10 +39,11 @@ class EngineClient:
         self._prefixes: dict[tuple[str, str], str] = {}
 
     def send(self, path: str, body: bytes, headers: Mapping[str, str]) -> Coroutine[Any, Any, Exchange]:
-        """Posts a body and returns when the response's head has arrived.
+        """Posts a body, once, and returns when the response's head has arrived.
 
         Raises:
-            EngineUnavailable: No head came.
+            StaleConnection: A kept connection ended before any byte of the answer; the next request gets a new connection.
+            EngineUnavailable: No head came for another reason.
         """
         return self._ask(self._head("POST", path, headers, body), body)
 
@@ -74,7 +76,7 @@ class EngineClient:
         head = self._head(method, path, {}, body)
         try:
             async with asyncio.timeout(timeout_s):
-                exchange = await self._ask(head, body or b"")
+                exchange = await self._ask_again(head, body or b"")
                 try:
                     data = b""
                     while more := await exchange.read():
@@ -85,34 +87,45 @@ class EngineClient:
                 finally:
                     exchange.drop()
         except (TimeoutError, ConnectionBroken) as error:
-            raise EngineUnavailable(f"engine {self.name} at {self.url}: {path}: {_reason(error)}") from error
+            raise EngineUnavailable(f"engine {self.name}: {path}: {_reason(error)}") from error
+
+    async def _ask_again(self, head: bytes, body: bytes) -> Exchange:
+        """As `_ask` for a control request, which may be sent twice: once more if its connection was stale."""
+        stale = False
+        while True:
+            try:
+                return await self._ask(head, body)
+            except StaleConnection:
+                if stale:
+                    raise
+                stale = True
 
     async def _ask(self, head: bytes, body: bytes) -> Exchange:
-        """Sends a request and returns when the answer's head has arrived; retries if a pooled connection turns out to be stale.
+        """Sends a request and returns when the answer's head has arrived.
 
         Raises:
-            EngineUnavailable: No head came.
+            StaleConnection: A kept connection ended before any byte of the answer.
+            EngineUnavailable: No head came for another reason.
         """
         loop = asyncio.get_running_loop()
-        attempt = 1
-        while True:
-            connection = self.pool.free() if attempt < ATTEMPTS else None
+        connection = self.pool.free()
+        begun_s = loop.time()
+        try:
+            if connection is None:
+                connection = await self.pool.connect()
+            exchange = connection.send(head, body)
             try:
-                if connection is None:
-                    connection = await self.pool.connect()
-                begun_s = loop.time()
-                exchange = connection.send(head, body)
-                try:
-                    await exchange.head()
-                except BaseException:
-                    exchange.drop()
-                    raise
-            except (OSError, ConnectionBroken) as error:
-                if connection is None or attempt >= ATTEMPTS or not _was_stale(connection, loop.time() - begun_s):
-                    raise EngineUnavailable(f"engine {self.name} at {self.url}: {_reason(error)}") from error
-                attempt += 1
-            else:
-                return exchange
+                await exchange.head()
+            except BaseException:
+                exchange.drop()
+                raise
+        except (OSError, ConnectionBroken) as error:
+            if connection is not None and _was_stale(connection, loop.time() - begun_s):
+                # The engine has probably closed the other idle connections, too.
+                self.pool.drop_idle()
+                raise StaleConnection(f"engine {self.name}: it closed a kept connection before any byte of its answer") from error
+            raise EngineUnavailable(f"engine {self.name}: {_reason(error)}") from error
+        return exchange
 
     def _head(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
         """Builds the request's head, from the request line to the empty line.
@@ -147,11 +160,18 @@ class EngineClient:
 
 def _was_stale(connection: Connection, waited_s: float) -> bool:
     """Whether the engine had closed the connection before the request arrived: it broke soon, and nothing was received."""
-    return connection.requests > 1 and not connection.heard and waited_s < RETRY_WITHIN_S
+    return connection.requests > 1 and not connection.heard and waited_s < STALE_WITHIN_S
 
 
 def _reason(error: Exception) -> str:
-    """The text of an error; a time-out has none of its own."""
+    """The text of an error without the engine's address: clients see it, and operators know the address by the engine's name."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed: {error.reason or type(error).__name__}"
+    if isinstance(error, OSError):
+        # The system's own text of a failed connection has the address in it, and so has a list of several failures, which has no number.
+        if error.errno is not None and error.errno > 0:
+            return os.strerror(error.errno)
+        return error.strerror or "it cannot be reached"
     return str(error) or type(error).__name__

@@ -17,6 +17,14 @@ class ConnectionBroken(EngineUnavailable):
     """The connection to an engine ended before the answer did, or the received bytes are not HTTP."""
 
 
+class StaleConnection(EngineUnavailable):
+    """A kept connection ended before any byte of the answer. The engine had probably closed it before the request arrived."""
+
+
+class EngineSilent(EngineUnavailable):
+    """The engine has not begun its answer for too long. Its connection is still open."""
+
+
 class EngineProtocolError(EngineError):
     """The engine's answer does not follow the protocol: HTML, broken JSON, half an SSE event."""
 

@@ -29,6 +29,20 @@ class GatewayConfig(Section, frozen=True):
     engine_idle_timeout_s: Annotated[Seconds, doc("silence of an engine in the middle of an answer after which it counts as broken")] = (
         120.0
     )
+    engine_head_timeout_s: Annotated[
+        Seconds,
+        doc(
+            "how long an engine may take to begin its answer to a streamed request, and 2 ms more for each prompt token; "
+            "the request is then tried on another engine. An answer that is not streamed has no beginning before its end and no such limit"
+        ),
+    ] = 120.0
+    engine_stall_s: Annotated[
+        Seconds,
+        doc(
+            "how long an engine may report running requests and compute no token, and 2 ms more for each token of the longest prompt "
+            "without an answer; it then counts as hung (vLLM, SGLang with --enable-metrics, the embedded engine)"
+        ),
+    ] = 60.0
     drain_s: Annotated[Seconds, doc("how long SIGTERM waits for running requests")] = 30.0
     share_prompts: Annotated[
         bool, doc("send a bounded prompt excerpt to the perception agent; false keeps prompts inside the gateway process")

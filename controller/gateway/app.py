@@ -44,6 +44,7 @@ from hmas.engines.base import Engine
 MAX_SIDE_TASKS = 4096
 EXPORTER_CLOSE_S = 2.0
 STRANDED_EVERY_S = 1.0
+HEADS_EVERY_S = 1.0
 log = logging.getLogger(__name__)
 
 
@@ -98,7 +99,7 @@ class Gateway:
         self.completions = CompletionRecorder(bus, clock)
         self.traces = RequestTraces(self.scheduler, kept=config.gateway.explain_kept, kept_s=config.gateway.explain_s)
         self.observer = Observers([self.event_log, self.metrics, self.completions, self.traces, *exporters], clock)
-        self.fleet = Fleet(engines, clock, self.observer)
+        self.fleet = Fleet(engines, clock, self.observer, stall_s=config.gateway.engine_stall_s)
         self.control = Control(config=config, scheduler=self.scheduler, fleet=self.fleet, observer=self.observer, clock=clock)
         targets = config.slo.targets()
         self.agents = AgentWatch(self.observer, self.control, targets=targets)
@@ -118,6 +119,9 @@ class Gateway:
         self.fleet.on_ceiling = self.control.apply
         self.fleet.on_models = self._models_changed
         self.fleet.on_probing = self.scheduler.set_probing
+        self.fleet.on_lost = self.manager.recall
+        self.fleet.on_avoided = self.scheduler.set_avoided
+        self.fleet.longest_prompt = self.scheduler.longest_prompt
         self.observer.control_changed(None, self.control.directives, self.started_s)
         self.model_reports = ModelReports(clock, self.metrics.registry)
         self.decisions = DecisionLog()
@@ -242,7 +246,7 @@ class Gateway:
     async def _cycle(self) -> None:
         """Runs every `tick_s`: deadlines, fallbacks for silent agents, one more planning pass, and the snapshot for the agents."""
         tick_s = self.config.scheduler.tick_s
-        stranded_s = 0.0
+        stranded_s = heads_s = 0.0
         while True:
             await asyncio.sleep(tick_s)
             try:
@@ -251,6 +255,9 @@ class Gateway:
                 if now_s - stranded_s >= STRANDED_EVERY_S and not all(instance.healthy for instance in self.fleet.instances.values()):
                     # If there are more than one batch, the rest follows with the next tick.
                     stranded_s = 0.0 if self.manager.give_up_stranded() else now_s
+                if now_s - heads_s >= HEADS_EVERY_S:
+                    heads_s = now_s
+                    self.manager.recall_silent(self.config.gateway.engine_head_timeout_s)
                 self.control.tick()
                 self.manager.pump_soon()
                 self._watch_bus()

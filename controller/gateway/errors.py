@@ -1,6 +1,7 @@
 """The errors that a client receives: OpenAI's error JSON, as a body and as an event of a stream."""
 
 import math
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -29,6 +30,13 @@ TYPE_OF_STATUS: Mapping[int, str] = MappingProxyType(
 """The `type` of an error object by status; any other status is a `server_error`."""
 
 STREAM_END = b"data: [DONE]\n\n"
+
+ADDRESS = re.compile(
+    r"\b[a-z][a-z0-9+.-]*://[^\s'\"<>,;)]+"  # a URL
+    r"|\('[^']*', \d+(?:, \d+)*\)"  # the form in which Python shows a socket's address
+    r"|\[[0-9a-fA-F:.]*:[0-9a-fA-F:.]*\](?::\d+)?|\b(?:\d{1,3}\.){3}\d{1,3}(?::\d+)?\b"  # an IP address
+    r"|\b[A-Za-z][\w.-]*:\d{4,5}\b"  # a host with its port
+)
 
 
 class ApiError(HmasError):
@@ -83,6 +91,11 @@ class HttpError(HmasError):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
+
+
+def without_addresses(text: str) -> str:
+    """The text of an engine's failure as clients may see it: addresses of the inner network are taken out."""
+    return ADDRESS.sub("(address)", text)
 
 
 def bad_field(param: str, value: object, allowed: str, *, code: str = "invalid_value") -> ApiError:

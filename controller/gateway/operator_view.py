@@ -182,6 +182,7 @@ class GatewayOperations:
             "detail": snapshot.detail if snapshot is not None else "not reached yet",
             "down_for_s": instance.down_for_s(now_s),
             "circuit": instance.breaker.state,
+            "answers": instance.answers,
             "control": instance.engine.capabilities.control,
             "draining": instance.draining,
             "models": sorted(instance.models or ()),

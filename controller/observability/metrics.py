@@ -67,13 +67,16 @@ class Metrics(Observer):
             buckets=LATENCY_S,
             registry=registry,
         )
+        self.passed_again_count = Counter(
+            "hmas_passthrough_retries", "Requests that are not queued, sent a second time because the first failed.", registry=registry
+        )
         self.passing = Gauge(
             "hmas_passthrough_in_flight_requests",
             "Requests that are not queued, sent and not answered yet.",
             ["instance"],
             registry=registry,
         )
-        self.retries = Counter("hmas_retries", "Requests sent to a second instance because the first failed.", registry=registry)
+        self.retries = Counter("hmas_retries", "Requests sent a second time, because the first send had failed.", registry=registry)
         self.engine_errors = Counter("hmas_engine_errors", "Failures of engines, by instance.", ["instance"], registry=registry)
         self.agent_faults = Counter(
             "hmas_agent_messages_rejected", "Messages of agents that were out of range, by agent.", ["agent"], registry=registry
@@ -177,6 +180,10 @@ class Metrics(Observer):
         self.passed.labels(str(status)).inc()
         if status < 400:
             self.passed_s.observe(took_s)
+
+    def passed_again(self) -> None:
+        """See `Observer.passed_again`."""
+        self.passed_again_count.inc()
 
     def agent_rejected(self, agent: str, reason: str) -> None:
         """See `Observer.agent_rejected`."""

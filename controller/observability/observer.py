@@ -86,6 +86,9 @@ class Observer:
     def passed_through(self, status: int, took_s: float) -> None:
         """A request that is not queued (embeddings) was answered with this status."""
 
+    def passed_again(self) -> None:
+        """A request that is not queued (embeddings) is sent a second time, because its first instance has failed."""
+
     def agent_rejected(self, agent: str, reason: str) -> None:
         """A message of an agent was out of range and was ignored."""
 
@@ -175,6 +178,11 @@ class Observers(Observer):
         """See `Observer.passed_through`."""
         for one in self._all:
             one.passed_through(status, took_s)
+
+    def passed_again(self) -> None:
+        """See `Observer.passed_again`."""
+        for one in self._all:
+            one.passed_again()
 
     def agent_rejected(self, agent: str, reason: str) -> None:
         """See `Observer.agent_rejected`."""

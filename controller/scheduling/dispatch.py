@@ -50,9 +50,10 @@ class DispatchPlanner:
     Attributes:
         bounds: The active conformal bounds, in the order of their buckets.
         guard: The TPOT guard.
+        avoided: Instances that get a request only if no other one can take it: they lately refused some for reasons of their own.
     """
 
-    __slots__ = ("_late_share", "_overcommits", "_router", "_serves_late", "_tenancy", "bounds", "guard")
+    __slots__ = ("_late_share", "_overcommits", "_router", "_serves_late", "_tenancy", "avoided", "bounds", "guard")
 
     def __init__(self, settings: SchedulerSettings, router: Router, tenancy: Tenancy) -> None:
         self._router = router
@@ -62,6 +63,7 @@ class DispatchPlanner:
         self._serves_late = settings.overdue == "demote"
         self.guard = TpotGuard(settings.tpot_guard)
         self.bounds: tuple[LengthBound, ...] = ()
+        self.avoided: frozenset[str] = frozenset()
 
     def find(self, group: ModelQueue, now_s: float) -> PlannedDispatch | None:
         """The next dispatch of a group, None if no request can go. O(1) in the waiting requests if no instance has a free slot."""
@@ -118,6 +120,12 @@ class DispatchPlanner:
                 and instance.name not in entry.tried
                 and instance.name not in kept_free
             ]
+        second: list[Instance] = []
+        if self.avoided:
+            second = [instance for instance in candidates if instance.name in self.avoided]
+            candidates = [instance for instance in candidates if instance.name not in self.avoided]
+            if not candidates:
+                candidates, second = second, []
         reason = KEPT_FREE if kept_free else ALREADY_TRIED if entry.tried else LATE_SHARE
         while candidates:
             choice = self._router.choose(entry, candidates)
@@ -137,6 +145,8 @@ class DispatchPlanner:
                     chosen.wanted(now_s)
                 reason = GUARD
             candidates.remove(chosen)
+            if not candidates:
+                candidates, second = second, []
         entry.hold(reason)
         return None
 

@@ -142,6 +142,19 @@ class PolicyControl:
         """
         self._instance(instance).probe(probing=probing)
 
+    def set_avoided(self, instances: frozenset[str]) -> None:
+        """Sets the instances that get a request only where no other one can take it."""
+        self._planner.avoided = instances
+
+    def longest_prompt(self, instance: str) -> int:
+        """Tokens of the longest prompt in flight on an instance without a first token, 0 if there is none. O(in flight).
+
+        Raises:
+            SchedulingError: Unknown instance.
+        """
+        running = self._instance(instance).running.values()
+        return max((run.entry.request.prompt_tokens for run in running if run.first_s is None), default=0)
+
     def attach(self, instance: str, source: TokenSource | None) -> None:
         """Sets the source of an instance's token counts, which replaces the reports by `progress`; None to end that.
 

@@ -1,4 +1,4 @@
-"""The retry rule: when a request that its instance failed is sent to another one. Pure."""
+"""The retry rule: when a request that its instance failed is sent a second time. Pure."""
 
 from collections.abc import Iterable
 
@@ -13,6 +13,9 @@ def may_retry(run: Running, instances: Iterable[Instance]) -> bool:
         run: The request on the instance that failed it.
         instances: All instances that serve its model.
     """
-    if run.first_s is not None or run.entry.tried:
-        return False
-    return any(instance.available for instance in instances if instance is not run.instance)
+    return may_resend(run) and any(instance.available for instance in instances if instance is not run.instance)
+
+
+def may_resend(run: Running) -> bool:
+    """Whether a request may be sent again at all: before its first token, and once."""
+    return run.first_s is None and not run.entry.resent

@@ -23,7 +23,7 @@ from hmas.controller.scheduling.policy_control import PolicyControl
 from hmas.controller.scheduling.queue.model_queue import QueuedRequest
 from hmas.controller.scheduling.queue.wait_queue import WaitQueue
 from hmas.controller.scheduling.results import Counts, Dispatch, Dropped, Ended, Refusal
-from hmas.controller.scheduling.retry import may_retry
+from hmas.controller.scheduling.retry import may_resend, may_retry
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 
 __all__ = ["Counts", "Dispatch", "Dropped", "Ended", "InstanceSpec", "Refusal", "Scheduler", "SchedulerSettings"]
@@ -206,20 +206,35 @@ class Scheduler(PolicyControl):
         if run is not None:
             run.instance.progress(run, tokens, now_s)
 
-    def retry(self, request_id: str, now_s: float) -> bool:
-        """Returns a running request that its instance failed to its old place in the queue; it never goes to that instance again.
+    def retry(self, request_id: str, now_s: float, *, unread: bool = False) -> bool:
+        """Returns a running request that its instance failed to its old place in the queue; it does not go to that instance again.
 
-        Returns False, and changes nothing, if it does not run, has produced tokens, was retried before, or no other instance can take it.
+        Returns False, and changes nothing, if it does not run, has produced tokens, was sent twice, or no other instance can take it.
+
+        Args:
+            request_id: Its id.
+            now_s: The time.
+            unread: The instance has probably not read it: if no other instance can take it, it may go to the same one again.
         """
         run = self._running.get(request_id)
-        if run is None or not may_retry(run, self._wait_queue.queues.of(run.entry.request.model).instances.all):
+        if run is None:
+            return False
+        elsewhere = self.may_retry(request_id)
+        if not elsewhere and not (unread and may_resend(run)):
             return False
         del self._running[request_id]
         self._tenancy.stopped(run.entry.request.tenant)
         run.instance.finish(run, now_s)
-        run.entry.tried = frozenset({run.instance.name})
+        run.entry.resent = True
+        if elsewhere:
+            run.entry.tried = frozenset({run.instance.name})
         self._wait_queue.add(run.entry, now_s, returned=True)
         return True
+
+    def may_retry(self, request_id: str) -> bool:
+        """Whether a running request could go to another instance now."""
+        run = self._running.get(request_id)
+        return run is not None and may_retry(run, self._wait_queue.queues.of(run.entry.request.model).instances.all)
 
     def end(
         self, request_id: str, kind: OutcomeKind, now_s: float, output_tokens: int | None = None, cached_tokens: int | None = None

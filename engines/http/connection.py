@@ -1,6 +1,8 @@
 """One connection to an engine: it sends a request, reads the answer, and is then free for the next request."""
 
 import asyncio
+import select
+from collections.abc import Callable
 from typing import Protocol, cast
 
 import httptools
@@ -44,6 +46,7 @@ class Connection(asyncio.Protocol):
         "_paused",
         "_quiet_rounds",
         "_raw",
+        "_readable",
         "_until_close",
         "awaited",
         "exchange",
@@ -69,6 +72,7 @@ class Connection(asyncio.Protocol):
         self._until_close = False
         self._paused = False
         self._quiet_rounds = 0
+        self._readable: Callable[[int], object] | None = None
         self.transport: asyncio.Transport | None = None
         self.exchange: Exchange | None = None
         self.requests = 0
@@ -80,6 +84,14 @@ class Connection(asyncio.Protocol):
     def usable(self) -> bool:
         """Whether a request may be sent on this connection."""
         return self.transport is not None and not self.transport.is_closing() and self.exchange is None
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing has arrived since the last answer: bytes that answer nothing, or the connection's end.
+
+        The event loop may not have read them yet, so the socket itself is asked.
+        """
+        return self._readable is None or not self._readable(0)
 
     def send(self, head: bytes, body: bytes) -> Exchange:
         """Sends one whole request.
@@ -135,6 +147,11 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection is established."""
         self.transport = cast("asyncio.Transport", transport)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            poller = select.poll()
+            poller.register(sock.fileno(), select.POLLIN)
+            self._readable = poller.poll
 
     def data_received(self, data: bytes) -> None:
         """Parses bytes of an answer and passes the body on."""
@@ -169,7 +186,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """The connection has ended."""
-        self.transport = None
+        self.transport = self._readable = None
         self._owner.lost(self)
         exchange, self.exchange = self.exchange, None
         if exchange is None:

@@ -44,15 +44,20 @@ class Pool:
         self._timer: asyncio.TimerHandle | None = None
 
     def free(self) -> Connection | None:
-        """Returns the idle connection that was used last, None if there is none."""
+        """Returns the idle connection that was used last and is still clean, None if there is none."""
         if self._idle:
             oldest_s = asyncio.get_running_loop().time() - KEEPALIVE_S
             while self._idle:
                 connection = self._idle.pop()
-                if connection.usable and connection.idle_since_s > oldest_s:
+                if connection.usable and connection.idle_since_s > oldest_s and connection.clean:
                     return connection
                 connection.drop()
         return None
+
+    def drop_idle(self) -> None:
+        """Drops the connections that no request uses."""
+        while self._idle:
+            self._idle.pop().drop()
 
     async def connect(self) -> Connection:
         """Opens a new connection.

@@ -130,6 +130,7 @@ class SglangEngine(PluginEngine):
                 abort=True,
                 priority=info.enable_priority_scheduling,
                 load_signals=True,
+                token_counters=self._counters.live,
                 control=words,
             )
         )
@@ -143,6 +144,7 @@ class SglangEngine(PluginEngine):
             return
         if status == 200:
             self._counters = parse_counters(data)
+            self.capabilities = msgspec.structs.replace(self.capabilities, token_counters=self._counters.live)
 
     async def _cap(self, value: int) -> str:
         """Sets the concurrency cap of stock SGLang. Returns why it failed, else an empty text: SGLang answers 200 in both cases."""

@@ -107,10 +107,14 @@ class ServerInfo(msgspec.Struct, frozen=True):
 
 
 class Counters(msgspec.Struct, frozen=True):
-    """Totals since start. `output_tokens` counts tokens as they are produced; SGLang's own total counts only requests that have ended."""
+    """Totals since start. `output_tokens` counts tokens as they are produced; SGLang's own total counts only requests that have ended.
+
+    `live`: whether SGLang reports the tokens of each decode step, which it does only with `--enable-metrics`, and from the first one on.
+    """
 
     output_tokens: int = 0
     retracted: int = 0
+    live: bool = False
 
 
 def parse_answer(document: Any, form: type[Form], where: str) -> Form:
@@ -139,4 +143,4 @@ def parse_counters(metrics: bytes) -> Counters:
         elif name == RETRACTED:
             retracted += value
     # A prefill produces one token that does not count as decoded: the request's first, and one after each retraction.
-    return Counters(int(decoded + first + retracted), int(retracted))
+    return Counters(int(decoded + first + retracted), int(retracted), decoded > 0.0)

@@ -52,5 +52,6 @@ class SimEngine(OpenAIEngine):
             abort=True,
             priority=document.get("scheduling_policy") == "priority",
             load_signals=True,
+            token_counters=True,
             control="live: n_run, token_budget",
         )

@@ -96,7 +96,12 @@ class VllmEngine(PluginEngine):
         status, _data = await self._client.get("/abort_requests")
         self._settings = {name: value for name, value in scheduler.items() if isinstance(value, int)}
         self.capabilities = EngineCapabilities(
-            kind=self.kind, version=version, abort=status == 405, priority=scheduler.get("policy") == "priority", load_signals=True
+            kind=self.kind,
+            version=version,
+            abort=status == 405,
+            priority=scheduler.get("policy") == "priority",
+            load_signals=True,
+            token_counters=True,
         )
 
     async def _read_control(self, now_s: float) -> None:

@@ -10,11 +10,13 @@ import pytest
 from aiohttp import web
 from gateway_kit import MODEL, Rig, Sim, chat, eventually, gateway_config, make_config, running, start_sim
 
+from hmas.cli.engines import engine_table
 from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.config.schema import EngineConfig, SchedulerConfig
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.core.messages import Message, RequestNotice
 from hmas.controller.core.types import OutcomeKind
+from hmas.controller.gateway.instances import monitor
 from hmas.controller.gateway.process import Started, serve
 from hmas.controller.runtime.clock import SystemClock
 
@@ -138,6 +140,32 @@ async def test_an_engine_killed_under_load_loses_nobody(tmp_path: Path):
     assert broken, "those whose tokens had begun to flow"
     assert all(answer.events[-1] == "[DONE]" for answer in broken)
     assert sum(completion.outcome is OutcomeKind.COMPLETED for completion in completions) == len(whole) > 0
+
+
+async def test_a_dead_engine_is_shown_as_down_and_clients_learn_no_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Its circuit is open, too, since all that it worked on has failed: but it does not answer at all, and that is what counts."""
+    monkeypatch.setattr(monitor, "ACCEPT_GRACE_S", 0.05)
+    async with running(tmp_path) as rig:
+        work = [asyncio.create_task(rig.post(chat(f"request {number}", tokens=3000))) for number in range(8)]
+        await eventually(lambda: rig.sims[0].model.running == 8)
+        port = str(rig.sims[0].port)
+        await rig.sims[0].kill()
+        answers = await asyncio.gather(*work)
+        assert rig.events("engine.circuit")
+        await eventually(lambda: not rig.gateway.fleet.instances["sim-1"].answers)
+        listed = (await rig.admin("GET", "/admin/engines")).json["engines"]
+        await eventually(lambda: rig.gateway.fleet.down_for_s(MODEL) > 0.05)
+        refused = await rig.post(chat("refused"))
+        health = [(event["before"], event["after"]) for event in rig.events("engine.health")]
+    assert "down for" in engine_table(listed)
+    assert "circuit" not in engine_table(listed)
+    assert health == [("", "up"), ("up", "down")]
+    assert (refused.status, refused.error["code"]) == (503, "no_healthy_engine")
+    assert "sim-1" in refused.error["message"]
+    told = b"".join(answer.body for answer in [*answers, refused]).decode()
+    assert f":{port}" not in told
+    assert f", {port}" not in told
+    assert "127.0.0.1" not in told
 
 
 async def test_no_engine_at_all_then_one_comes(tmp_path: Path):

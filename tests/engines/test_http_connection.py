@@ -1,6 +1,8 @@
 """The connections to an engine, against a server that says exactly what it is told to."""
 
 import asyncio
+import os
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -10,7 +12,7 @@ import pytest
 from hmas_lab.virtual_loop import VirtualLoop, run_virtual
 
 from hmas.engines.client import EngineClient
-from hmas.engines.errors import EngineError, EngineUnavailable
+from hmas.engines.errors import EngineError, EngineUnavailable, StaleConnection
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n6;x=y\r\n world\r\n0\r\n\r\n"
 PLAIN = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -19,11 +21,12 @@ Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter, int], Awaitable[N
 
 @dataclass
 class Scripted:
-    """A server whose every connection is served by a script, once a request has been read."""
+    """A server whose every connection is served by a script, once a request has been read. `files`: descriptors of its sockets."""
 
     url: str = ""
     requests: list[bytes] = field(default_factory=list)
     connections: int = 0
+    files: list[int] = field(default_factory=list)
 
 
 @asynccontextmanager
@@ -34,6 +37,7 @@ async def scripted(script: Script, **options: float) -> AsyncIterator[tuple[Scri
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         server.connections += 1
         writers.append(writer)
+        server.files.append(writer.get_extra_info("socket").fileno())
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 length = next((int(line[16:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length: ")), 0)
@@ -144,7 +148,7 @@ async def test_a_connection_that_is_to_end_is_not_used_again():
 )
 async def test_what_is_no_answer_is_named_so(wire: bytes):
     async with scripted(says(wire, close=not wire)) as (_, client):
-        with pytest.raises(EngineUnavailable, match="engine e1 at http"):
+        with pytest.raises(EngineUnavailable, match="engine e1: "):
             await client.send("/x", b"{}", {})
 
 
@@ -157,7 +161,7 @@ async def test_a_body_that_breaks_off_is_told(wire: bytes):
             await ask(client)
 
 
-async def test_a_stale_connection_is_replaced_and_a_working_one_is_not():
+async def test_a_stale_connection_is_told_and_the_request_is_not_sent_again():
     async def script(_: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
         if number == 2:
             writer.close()
@@ -170,12 +174,47 @@ async def test_a_stale_connection_is_replaced_and_a_working_one_is_not():
 
     async with scripted(script) as (server, client):
         assert await ask(client) == (200, b"ok")
-        assert await ask(client) == (200, b"ok"), "closed while it waited: sent again"
-        assert len(server.requests) == 3
-        assert await ask(client) == (200, b"ok")
-        with pytest.raises(EngineUnavailable):
+        with pytest.raises(StaleConnection, match="engine e1"):
             await ask(client)
-        assert len(server.requests) == 5, "something came back, so it had begun"
+        assert len(server.requests) == 2
+        assert await ask(client) == (200, b"ok"), "on a new connection"
+        assert await ask(client) == (200, b"ok")
+        assert (server.connections, len(server.requests)) == (2, 4)
+        with pytest.raises(EngineUnavailable) as broken:
+            await ask(client)
+        assert not isinstance(broken.value, StaleConnection), "something came back, so it had begun"
+        assert len(server.requests) == 5
+
+
+async def test_a_control_request_is_sent_once_more():
+    async def script(_: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
+        if number == 2:
+            writer.close()
+        else:
+            writer.write(PLAIN)
+
+    async with scripted(script) as (server, client):
+        assert await client.get("/x") == (200, b"ok")
+        assert await client.get("/x") == (200, b"ok")
+        assert (server.connections, len(server.requests)) == (2, 3)
+
+
+async def test_a_second_answer_does_not_reach_the_next_request():
+    """It is in the socket already, but the event loop has not read it when the next request takes the connection."""
+    async with scripted(says(PLAIN)) as (server, client):
+        assert await ask(client) == (200, b"ok")
+        os.write(server.files[0], b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nother")
+        assert await ask(client) == (200, b"ok")
+    assert server.connections == 2
+
+
+async def test_an_end_that_the_event_loop_has_not_seen_costs_no_request():
+    async with scripted(says(PLAIN)) as (server, client):
+        await ask(client)
+        with socket.socket(fileno=os.dup(server.files[0])) as end:
+            end.shutdown(socket.SHUT_WR)
+        assert await ask(client) == (200, b"ok")
+    assert (server.connections, len(server.requests)) == (2, 2)
 
 
 async def test_bytes_that_nobody_asked_for_end_a_connection():
@@ -249,8 +288,12 @@ async def test_an_engine_that_cannot_be_reached():
         await ask(client)
     for unreachable in (url, url.replace("http:", "https:"), "http://name.invalid:1"):
         client = EngineClient(name="e1", url=unreachable)
-        with pytest.raises(EngineUnavailable, match="engine e1"):
+        with pytest.raises(EngineUnavailable, match="engine e1") as told:
             await client.get("/x")
+        host, _, port = client.pool.authority.partition(":")
+        text = str(told.value).removeprefix("engine e1")
+        assert host not in text, "clients see this text"
+        assert port not in text
         await client.close()
 
 

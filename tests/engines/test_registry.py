@@ -8,7 +8,7 @@ from aiohttp import web
 
 from hmas.engines.base import Engine, Knobs
 from hmas.engines.client import EngineClient
-from hmas.engines.errors import EngineUnavailable
+from hmas.engines.errors import EngineUnavailable, StaleConnection
 from hmas.engines.openai import OpenAIEngine, with_priority
 from hmas.engines.registry import connect_engine
 from hmas.engines.sim.adapter import SimEngine
@@ -160,10 +160,12 @@ async def test_reset_before_the_head(sim, adapt):
         await engine.send(CHAT, body(), {}, request_id="r")
 
 
-async def test_a_stale_pooled_connection_is_replaced(sim, adapt):
+async def test_a_stale_pooled_connection_is_told_and_the_next_request_gets_a_new_one(sim, adapt):
     engine = adapt(sim)
     await read(await engine.send(CHAT, body(sim={"output_tokens": 1}), {}, request_id="a"))
     await sim.post("/sim/fault", {"fault": "reset-before", "times": 1})
+    with pytest.raises(StaleConnection):
+        await engine.send(CHAT, body(sim={"output_tokens": 1}), {}, request_id="b")
     response = await engine.send(CHAT, body(sim={"output_tokens": 1}), {}, request_id="b")
     assert sim.decode(await read(response))[-1] == "[DONE]"
 
@@ -227,7 +229,8 @@ async def test_an_engine_that_goes_away_and_comes_back(start_sim):
     await sim.stop()
     snapshot = await engine.snapshot(1.0)
     assert not snapshot.healthy
-    assert sim.url in snapshot.detail
+    assert "e1" in snapshot.detail
+    assert str(sim.port) not in snapshot.detail, "clients see this text"
     with pytest.raises(EngineUnavailable):
         await engine.send(CHAT, body(), {}, request_id="r")
     with pytest.raises(EngineUnavailable):

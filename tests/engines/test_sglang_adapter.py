@@ -138,7 +138,7 @@ sglang:num_retracted_requests_total{tp_rank="0"} 4.0
 sglang:num_retracted_requests_total{tp_rank="0"} NaN
 sglang:num_retracted_requests_total{tp_rank="0"} many
 sglang:num_retracted_requests_to"""
-    assert parse_counters(text.encode()) == Counters(output_tokens=109, retracted=4)
+    assert parse_counters(text.encode()) == Counters(output_tokens=109, retracted=4, live=True)
     assert parse_counters(b"") == Counters()
 
 

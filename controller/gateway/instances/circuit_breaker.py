@@ -16,9 +16,9 @@ State = Literal["closed", "open", "half-open"]
 class CircuitBreaker:
     """Tracks the outcomes of the requests that an engine was given.
 
-    While the breaker is closed, all requests are sent. After `FAILURES` in a row it opens, and no request is sent. After a while it is half
-    open: one request is sent as a probe, and its outcome decides. The outcome of a request that was sent before the breaker last opened
-    does not count, because it shows nothing about the engine's current state.
+    While the breaker is closed, all requests are sent. After `FAILURES` in a row it opens, and no request is sent; `trip` opens it at once.
+    After a while it is half open: one request is sent as a probe, and its outcome decides. The outcome of a request that was sent before
+    the breaker last opened does not count, because it shows nothing about the engine's current state.
 
     The same request, identified by its fingerprint, counts once: a client that keeps sending a request that the engine cannot serve neither
     opens a breaker nor keeps it open.
@@ -26,15 +26,15 @@ class CircuitBreaker:
     Attributes:
         state: The state described above.
         failures: Number of different requests that failed in a row.
-        reason: How the last one failed.
+        detail: Why it last opened, as text for an operator.
         until_s: When it becomes half open again, while it is open.
     """
 
-    __slots__ = ("_failed", "_opened_s", "_wait_s", "reason", "state", "until_s")
+    __slots__ = ("_failed", "_opened_s", "_wait_s", "detail", "state", "until_s")
 
     def __init__(self) -> None:
         self.state: State = "closed"
-        self.reason = ""
+        self.detail = ""
         self.until_s = 0.0
         self._failed: set[int] = set()
         self._opened_s = float("-inf")
@@ -44,11 +44,6 @@ class CircuitBreaker:
     def failures(self) -> int:
         """See the class."""
         return len(self._failed)
-
-    @property
-    def detail(self) -> str:
-        """Describes why no request is sent."""
-        return f"{self.failures} requests in a row have failed, the last one: {self.reason}"
 
     def succeeded(self, sent_s: float) -> bool:
         """Records that a request sent at `sent_s` was answered. True if the state has changed."""
@@ -65,12 +60,18 @@ class CircuitBreaker:
             return False
         if len(self._failed) < FAILED_KEPT:
             self._failed.add(fingerprint)
-        self.reason = reason
-        if self.state == "open" or (self.state == "closed" and self.failures < FAILURES):
+        if self.state == "closed" and self.failures < FAILURES:
+            return False
+        in_a_row = f"{self.failures} requests in a row have failed, the last one" if self.failures > 1 else "a request has failed"
+        return self.trip(f"{in_a_row}: {reason}", now_s)
+
+    def trip(self, detail: str, now_s: float) -> bool:
+        """Opens for the reason `detail`, whatever became of the requests. False if it is open already."""
+        if self.state == "open":
             return False
         if self.state == "half-open":
             self._wait_s = min(LONGEST_WAIT_S, 2.0 * self._wait_s)
-        self.state, self._opened_s, self.until_s = "open", now_s, now_s + self._wait_s
+        self.state, self.detail, self._opened_s, self.until_s = "open", detail, now_s, now_s + self._wait_s
         return True
 
     def probe_when_due(self, now_s: float) -> bool:

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -13,8 +12,9 @@ from hmas.controller.config.schema import EngineConfig
 from hmas.controller.control.resolve import Ceiling
 from hmas.controller.core.messages import Severity
 from hmas.controller.core.types import Controls
-from hmas.controller.gateway.errors import ApiError
-from hmas.controller.gateway.instances.circuit_breaker import CircuitBreaker
+from hmas.controller.gateway.errors import ApiError, without_addresses
+from hmas.controller.gateway.instances.instance import Instance
+from hmas.controller.gateway.instances.stall import PROBE_S, patience_s
 from hmas.controller.observability.observer import Observers
 from hmas.controller.runtime.clock import Clock
 from hmas.engines.base import SNAPSHOT_EVERY_S, Engine, EngineSnapshot, Knobs
@@ -28,71 +28,28 @@ ACCEPT_GRACE_S = 2.0
 RETRY_REFUSED_S = 10.0
 """Seconds after which a refused knob is tried again: the engine may only have been too busy to answer."""
 MAX_MODELS_SHOWN = 20
+GIVE_UP_AFTER_S = 10.0
+"""How long an instance does not answer before the requests that it has not begun to answer are taken back from it."""
+STALL_S = 60.0
+"""Seconds without a computed token after which an engine that reports running requests counts as hung, unless configured."""
+AVOID_S, AVOID_MOST_S = 5.0, 15.0
+"""How long an instance that refused a request is not preferred: without a `Retry-After`, and at most with one."""
+__all__ = ["Fleet", "Instance"]
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class Instance:
-    """One engine instance as the gateway knows it.
-
-    Attributes:
-        snapshot: The last reading, None before the first.
-        down_since_s: Since when it does not answer; None while it does.
-        models: The models it serves; None if it does not report them, and then any model may be tried.
-        entries: Its entries of `/v1/models`, passed on as they are.
-        context: Most tokens of one sequence, prompt and output, by model, for the models that report it.
-        ceiling: The most it can take.
-        wanted: The active controls for it.
-        applied: Knobs as the engine last accepted them. `refused`: the knobs it refused last, with the reason, since `refused_s`.
-        passing: Pass-through requests (embeddings) in progress.
-        breaker: Its circuit breaker; while that is open, the instance counts as one that does not answer.
-    """
-
-    config: EngineConfig
-    engine: Engine
-    ceiling: Ceiling
-    snapshot: EngineSnapshot | None = None
-    down_since_s: float | None = 0.0
-    models: frozenset[str] | None = None
-    entries: list[dict[str, Any]] = field(default_factory=list)
-    context: dict[str, int] = field(default_factory=dict)
-    models_read_s: float = float("-inf")
-    wanted: Controls | None = None
-    applied: dict[str, int] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
-    refused_s: float = float("-inf")
-    passing: int = 0
-    draining: bool = False
-    poll_now: asyncio.Event = field(default_factory=asyncio.Event)
-    breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
-
-    @property
-    def name(self) -> str:
-        """The instance's name."""
-        return self.config.name
-
-    @property
-    def healthy(self) -> bool:
-        """Whether the last reading found it healthy."""
-        return self.down_since_s is None
-
-    def serves(self, model: str) -> bool:
-        """Whether it may get a request for this model."""
-        return self.models is None or model in self.models
-
-    def down_for_s(self, now_s: float) -> float:
-        """Seconds for which it has not answered; 0 while it does."""
-        return 0.0 if self.down_since_s is None else now_s - self.down_since_s
 
 
 class Fleet:
     """Polls every engine and sets its knobs as the directives require.
 
     `on_snapshot` is called with every reading, `on_ceiling` when an instance's ceiling has changed, `on_models` when its models have
-    changed, `on_probing` when an instance is to be probed with one request, or has passed the probe.
+    changed, `on_probing` when an instance is to be probed with one request, or has passed the probe, `on_lost` when an instance has hung or
+    has not answered for `GIVE_UP_AFTER_S`, with the reason, `on_avoided` when the set of instances that are not preferred has changed.
+    `longest_prompt` has to return the tokens of the longest prompt that an instance was sent and has answered with no token yet.
     """
 
-    def __init__(self, instances: Iterable[tuple[EngineConfig, Engine]], clock: Clock, observer: Observers) -> None:
+    def __init__(
+        self, instances: Iterable[tuple[EngineConfig, Engine]], clock: Clock, observer: Observers, *, stall_s: float = STALL_S
+    ) -> None:
         self.instances = {
             config.name: Instance(config=config, engine=engine, ceiling=Ceiling(config.n_run_max)) for config, engine in instances
         }
@@ -100,9 +57,14 @@ class Fleet:
         self.on_ceiling: Callable[[], None] = lambda: None
         self.on_models: Callable[[str, frozenset[str] | None], None] = lambda _name, _models: None
         self.on_probing: Callable[[str, bool], None] = lambda _name, _probing: None
+        self.on_lost: Callable[[str, str], None] = lambda _name, _reason: None
+        self.on_avoided: Callable[[frozenset[str]], None] = lambda _names: None
+        self.longest_prompt: Callable[[str], int] = lambda _name: 0
         self._clock = clock
         self._observer = observer
         self._contexts: dict[str, int] = {}
+        self._stall_s = stall_s
+        self._avoided: frozenset[str] = frozenset()
 
     @property
     def ceilings(self) -> dict[str, Ceiling]:
@@ -125,7 +87,8 @@ class Fleet:
             raise ApiError(404, "model_not_found", f"model {model[:100]!r} is not served here; {self._models_text()}", param="model")
         if all(instance.down_for_s(now_s) > ACCEPT_GRACE_S for instance in servers):
             names = ", ".join(f"{instance.name} ({_detail(instance)})" for instance in servers)
-            raise ApiError(503, "no_healthy_engine", f"no engine that serves this model answers: {names}", retry_after_s=5)
+            text = f"no engine that serves this model answers: {without_addresses(names)}"
+            raise ApiError(503, "no_healthy_engine", text, retry_after_s=5)
         if all(instance.draining for instance in servers):
             names = ", ".join(instance.name for instance in servers)
             raise ApiError(503, "engines_draining", f"every engine that serves this model is being drained: {names}", retry_after_s=30)
@@ -143,13 +106,14 @@ class Fleet:
         return min((instance.down_for_s(now_s) for instance in servers), default=float("inf"))
 
     def candidates(self, model: str, tried: Iterable[str] = ()) -> list[Instance]:
-        """Instances that could take a request for `model` now, except those in `tried`, which have already failed it."""
+        """Instances that could take a request for `model` now, preferred ones first, except those in `tried`, which have failed it."""
         left_out = frozenset(tried)
-        return [
+        able = [
             instance
             for name, instance in self.instances.items()
             if instance.healthy and not instance.draining and name not in left_out and instance.serves(model)
         ]
+        return sorted(able, key=lambda instance: instance.name in self._avoided)
 
     def context_tokens(self, model: str) -> int:
         """Largest context, in tokens, of any instance that serves `model`; 0 if one of them does not report it."""
@@ -178,7 +142,7 @@ class Fleet:
     def request_succeeded(self, name: str, sent_s: float) -> None:
         """Records that an instance answered a request sent at `sent_s`, even if with an error that the client caused."""
         breaker = self.instances[name].breaker
-        if breaker.failures:
+        if breaker.failures or breaker.state != "closed":
             before = breaker.state
             if breaker.succeeded(sent_s):
                 self._note_circuit(self.instances[name], before, "a request was served")
@@ -190,6 +154,25 @@ class Fleet:
         if instance.breaker.failed(hash(body), sent_s, reason, self._clock.now_s()):
             self._note_circuit(instance, before, instance.breaker.detail)
             self.mark_down(name, instance.breaker.detail)
+
+    def avoid(self, name: str, reason: str, retry_after: str = "") -> None:
+        """Prefers other instances for a while: this one refused a request for a reason of its own (a wrong key, its own limit).
+
+        Args:
+            name: The instance.
+            reason: What it answered.
+            retry_after: Its `Retry-After`, used if it is a number of seconds.
+        """
+        instance = self.instances[name]
+        for_s = min(float(retry_after), AVOID_MOST_S) if retry_after.isdecimal() else AVOID_S
+        instance.avoid_until_s = max(instance.avoid_until_s, self._clock.now_s() + for_s)
+        if name not in self._avoided:
+            self._observer.note("engine.avoided", name, after=f"not preferred for {for_s:g} s", reason=reason, severity="warning")
+            self._set_avoided(self._avoided | {name})
+
+    def _set_avoided(self, names: frozenset[str]) -> None:
+        self._avoided = names
+        self.on_avoided(names)
 
     def _note_circuit(self, instance: Instance, before: str, reason: str) -> None:
         state = instance.breaker.state
@@ -242,15 +225,41 @@ class Fleet:
 
     async def _poll(self, instance: Instance) -> None:
         snapshot = await instance.engine.snapshot(self._clock.now_s())
+        instance.answers = snapshot.healthy
         if snapshot.healthy and self._clock.now_s() - instance.models_read_s > MODELS_EVERY_S:
             await self._read_models(instance)
+        self._watch_stall(instance, snapshot)
         self._record(instance, snapshot)
+        self._give_up(instance, snapshot)
+        if instance.name in self._avoided and self._clock.now_s() >= instance.avoid_until_s:
+            self._set_avoided(self._avoided - {instance.name})
         if snapshot.healthy:
             await self._keep_knobs(instance, snapshot)
+
+    def _watch_stall(self, instance: Instance, snapshot: EngineSnapshot) -> None:
+        """Opens the circuit of an engine that reports running requests and computes nothing."""
+        stalled_s, before = instance.stall.stalled_s(snapshot), instance.breaker.state
+        if before == "open" or not instance.engine.capabilities.token_counters:
+            return
+        limit_s = min(self._stall_s, PROBE_S) if before == "half-open" else self._stall_s
+        if stalled_s > limit_s and stalled_s > patience_s(limit_s, self.longest_prompt(instance.name)):
+            reason = f"it reports {snapshot.running} running requests and has computed no token for {stalled_s:.0f} s"
+            instance.breaker.trip(reason, self._clock.now_s())
+            self._note_circuit(instance, before, reason)
+            self.on_lost(instance.name, reason)
+
+    def _give_up(self, instance: Instance, snapshot: EngineSnapshot) -> None:
+        """Takes back, once, what an instance that has not answered for a while has not begun to answer."""
+        if instance.healthy:
+            instance.given_up = False
+        elif not (instance.answers or instance.given_up) and instance.down_for_s(self._clock.now_s()) >= GIVE_UP_AFTER_S:
+            instance.given_up = True
+            self.on_lost(instance.name, snapshot.detail)
 
     def _record(self, instance: Instance, snapshot: EngineSnapshot) -> None:
         if snapshot.healthy and instance.breaker.state == "open":
             if instance.breaker.probe_when_due(snapshot.taken_s):
+                instance.stall.restart(snapshot.taken_s)
                 self._note_circuit(instance, "open", "one request is let through, to see whether it serves again")
             else:
                 snapshot = msgspec.structs.replace(snapshot, healthy=False, detail=instance.breaker.detail)

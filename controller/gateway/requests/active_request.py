@@ -7,6 +7,7 @@ The seam between the two parts runs here. `RequestManager` decides: it reads wha
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from hmas.controller.control.estimates import Declared
 from hmas.controller.core.request_body import Call
@@ -15,6 +16,9 @@ from hmas.controller.gateway.control_loop.agent_watch import Answers
 from hmas.controller.gateway.errors import ApiError
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.results import Dispatch
+from hmas.engines.errors import EngineSilent
+
+Stage = Literal["waiting", "sent", "head", "answering"]
 
 
 class Ending(ApiError):
@@ -39,6 +43,8 @@ class ActiveRequest:
         aborted: Set before the gateway itself cancels the task; a cancellation without it means that the client left.
         entry, queued_s: Its place in the queue, and when the scheduler admitted it.
         instance, dispatched_s: The instance that it was sent to, and when; empty and 0 while it waits.
+        stage: How far it has come at its instance: not sent yet, sent, answered with a head, or passed on to the client.
+        recalled: Set before the gateway itself takes it back from its instance: how that instance failed.
         answers: The answers of the agents and of the gateway's history about it; None before it is admitted.
         raised: Response headers that tell which declared targets were raised, None if none was.
         only_on: The only instance that may serve it, because it keeps the response which the request continues; empty for any.
@@ -57,6 +63,8 @@ class ActiveRequest:
     queued_s: float = 0.0
     instance: str = ""
     dispatched_s: float = 0.0
+    stage: Stage = "waiting"
+    recalled: EngineSilent | None = None
     answers: Answers | None = None
     raised: Mapping[str, str] | None = None
     only_on: str = ""
@@ -77,8 +85,16 @@ class ActiveRequest:
             self.aborted = ending
             self.task.cancel()
 
+    def recall(self, failure: EngineSilent) -> None:
+        """Takes it back from its instance, as if that had failed. Without effect before it is sent, and once its client has got bytes."""
+        if self.aborted is None and self.recalled is None and self.stage in ("sent", "head"):
+            self.recalled = failure
+            self.task.cancel()
+
     def wait_again(self) -> None:
         """Forgets the dispatch: the task waits for another one."""
         self.dispatch_future = asyncio.get_running_loop().create_future()
         self.instance = ""
         self.dispatched_s = 0.0
+        self.stage = "waiting"
+        self.recalled = None

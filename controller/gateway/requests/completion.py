@@ -5,6 +5,7 @@ It moves bytes and decides nothing; see `active_request` for the seam.
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -12,7 +13,7 @@ from hmas.controller.control.estimates import Declared
 from hmas.controller.core.request_body import Call
 from hmas.controller.core.slo import TargetTable
 from hmas.controller.core.types import DEFAULT_IMPORTANCE, OutcomeKind, Request, Slo, TaskType
-from hmas.controller.gateway.errors import ApiError
+from hmas.controller.gateway.errors import ApiError, without_addresses
 from hmas.controller.gateway.http.transport import HttpRequest, Responder
 from hmas.controller.gateway.instances.monitor import Fleet
 from hmas.controller.gateway.requests.active_request import ActiveRequest, Ending
@@ -25,12 +26,14 @@ from hmas.controller.gateway.requests.relay import STREAM_HEADERS, Answer, Engin
 from hmas.controller.gateway.requests.request_headers import Claims, Ids, clamp_priority, forwarded, read_claims, require_json
 from hmas.controller.observability.observer import Observers
 from hmas.controller.runtime.clock import Clock
-from hmas.engines.errors import EngineError, EngineUnavailable
+from hmas.engines.errors import EngineError, EngineSilent, EngineUnavailable, StaleConnection
 
 ERROR_WRITE_S = 2.0
 """How long a slow client is waited for if only an error is left to send."""
 CLIENT_LEFT = 499
 """Status in logs and telemetry for a request that its client abandoned, as in nginx; it is never sent."""
+Failure = tuple[EngineError, str, float]
+"""How an instance failed a request, its name, and when it got the request."""
 log = logging.getLogger(__name__)
 
 
@@ -138,16 +141,21 @@ class CompletionHandler:
 
     async def _serve_admitted(self, live: ActiveRequest, out: Responder) -> None:
         answer = Answer()
+        failures: list[Failure] = []
         try:
             while True:
                 await live.dispatch_future
                 answer = Answer()
                 failure = await self._send(live, answer, out)
                 if failure is None:
+                    if failures:
+                        self._accuse(live, failures)
                     return
+                failures.append((failure, live.instance, live.dispatched_s))
                 self._engine_failed(live, failure)
-                if answer.started or not self._manager.requeue(live, str(failure)):
-                    await self._give_up(live, answer, failure, out)
+                unread = isinstance(failure, StaleConnection)
+                if answer.started or not self._manager.requeue(live, str(failure), unread=unread):
+                    await self._give_up(live, answer, failures, out)
                     return
         except Ending as ending:
             await self._send_error(live, ending, answer, out)
@@ -175,7 +183,9 @@ class CompletionHandler:
         report, now_s, request_id = self._manager.progress, clock.now_s, request.id
         try:
             engine = self._fleet.instances[live.instance].engine
+            live.stage = "sent"
             response = await engine.send(live.call.path, live.body, live.trace_headers, request_id=request_id, priority=request.priority)
+            live.stage = "head"
             try:
                 await relay(
                     response,
@@ -189,6 +199,11 @@ class CompletionHandler:
                 await response.close()
         except EngineError as error:
             return error
+        except asyncio.CancelledError:
+            recalled = live.recalled
+            if recalled is None or live.task.uncancel() > 0:
+                raise
+            return recalled
         self._deliver(live, answer, out, sent_s)
         return None
 
@@ -214,23 +229,48 @@ class CompletionHandler:
 
     def _engine_failed(self, live: ActiveRequest, error: EngineError) -> None:
         self._observer.engine_failed(live.request, live.instance, str(error), self._clock.now_s())
-        self._stop_engine(live)
         log.warning("engine %s failed: %s", live.instance, error, extra={"request_id": live.request.id})
+        if isinstance(error, EngineFault) and error.refuses:
+            if not error.lacks_api:
+                self._fleet.avoid(live.instance, str(error), error.retry_after)
+            return
+        self._stop_engine(live)
         self._fleet.request_failed(live.instance, live.dispatched_s, str(error), live.body)
-        if isinstance(error, EngineUnavailable):
+        if isinstance(error, EngineUnavailable) and not isinstance(error, EngineSilent | StaleConnection):
             self._fleet.mark_down(live.instance, str(error))
 
-    async def _give_up(self, live: ActiveRequest, answer: Answer, error: EngineError, out: Responder) -> None:
-        """Ends the request without a second try: the client gets the engine's own error document if it sent one, otherwise ours."""
-        if isinstance(error, EngineFault) and error.body and not answer.started:
-            self._manager.end(live, OutcomeKind.FAILED, error.status, str(error))
-            out.send(error.status, {"content-type": "application/json", **self._headers(live)}, error.body)
+    def _accuse(self, live: ActiveRequest, failures: list[Failure]) -> None:
+        """Counts a refusal as a failure of the instance that gave it, once another instance has taken the same request.
+
+        If all refuse alike, the request is at fault, or no instance can be preferred: no circuit opens for it.
+        """
+        for error, instance, sent_s in failures:
+            if isinstance(error, EngineFault) and error.refuses and not error.lacks_api:
+                self._fleet.request_failed(instance, sent_s, str(error), live.body)
+
+    async def _give_up(self, live: ActiveRequest, answer: Answer, failures: list[Failure], out: Responder) -> None:
+        """Ends the request without another try: the client gets the engine's own error document if it sent one, otherwise ours.
+
+        A refusal (4xx) is passed on only if all instances that answered did so with the same status.
+        """
+        error = failures[-1][0]
+        alike = len({one.status for one, _, _ in failures if isinstance(one, EngineFault)}) == 1
+        text = without_addresses(str(error))
+        if not text.startswith(f"engine {live.instance}"):
+            text = f"engine {live.instance}: {text}"
+        if isinstance(error, EngineFault) and not answer.started and (alike if error.refuses else error.body):
+            kind = OutcomeKind.REJECTED if error.refuses else OutcomeKind.FAILED
+            headers = {"content-type": "application/json", **(error.headers or {})}
+            if error.status == 429:
+                headers["retry-after"] = error.retry_after[:64] or str(math.ceil(self._manager.retry_after_s(live)))
+            self._manager.end(live, kind, error.status, str(error))
+            body = error.body or api_of(live.call.path).error_body(ApiError(error.status, "engine_refused", text))
+            out.send(error.status, {**headers, **self._headers(live)}, body)
             return
         code = "engine_unavailable" if isinstance(error, EngineUnavailable) else "engine_protocol_error"
         if isinstance(error, EngineFault):
             code = "engine_error"
-        ending = Ending(OutcomeKind.FAILED, 502, code, f"engine {live.instance}: {error}", retry_after_s=1)
-        await self._send_error(live, ending, answer, out)
+        await self._send_error(live, Ending(OutcomeKind.FAILED, 502, code, text, retry_after_s=1), answer, out)
 
     async def _send_error(self, live: ActiveRequest, ending: Ending, answer: Answer, out: Responder) -> None:
         """Records an early end and sends it to the client, inside the stream if one has started. A client that does not read is dropped."""
@@ -259,6 +299,7 @@ class CompletionHandler:
 
     def _answer_begins(self, live: ActiveRequest, answer: Answer, out: Responder, in_engine_s: float) -> dict[str, str]:
         """Reports that the first bytes of the answer go out; returns the response headers."""
+        live.stage = "answering"
         now_s = self._clock.now_s()
         overhead_s = max(0.0, out.spent_s() - (live.dispatched_s - live.queued_s) - in_engine_s)
         if answer.response_id:

@@ -4,16 +4,16 @@ import asyncio
 import os
 from contextlib import suppress
 
-from hmas.controller.gateway.errors import ApiError
+from hmas.controller.gateway.errors import ApiError, without_addresses
 from hmas.controller.gateway.http.transport import HttpRequest, Responder
 from hmas.controller.gateway.instances.monitor import Fleet, Instance
 from hmas.controller.gateway.requests.apis.registry import api_of
 from hmas.controller.gateway.requests.auth import Authenticator
 from hmas.controller.gateway.requests.parse import parse_object, read_model, with_fields
-from hmas.controller.gateway.requests.relay import Answer, EngineFault, relay
+from hmas.controller.gateway.requests.relay import LACKS_API, Answer, EngineFault, relay
 from hmas.controller.gateway.requests.request_headers import answer_id, forwarded, read_claims, require_json
 from hmas.controller.observability.observer import Observers
-from hmas.engines.errors import EngineError, EngineUnavailable
+from hmas.engines.errors import EngineError, EngineUnavailable, StaleConnection
 
 MAX_PASSING = 1024
 
@@ -54,6 +54,8 @@ class PassThrough:
             raise
         self._observer.passed_through(answer.status, self._fleet.now_s() - arrival_s)
         headers = {"content-type": answer.content_type, "x-request-id": answer_id(http.headers), "x-hmas-instance": instance.name}
+        if answer.status == 429:
+            headers["retry-after"] = answer.retry_after[:64] or "1"
         out.send(answer.status, {**headers, **(answer.headers or {})}, answer.body)
 
     async def _answered(self, model: str, path: str, body: bytes, headers: dict[str, str], out: Responder) -> tuple[Instance, Answer]:
@@ -77,11 +79,18 @@ class PassThrough:
     async def _send_to_any(self, model: str, path: str, body: bytes, headers: dict[str, str], out: Responder) -> tuple[Instance, Answer]:
         tried: set[str] = set()
         failure: EngineError | None = None
-        while len(tried) < 2:
+        refusals: list[tuple[Instance, Answer, float]] = []
+        for _ in range(2):
             candidates = self._fleet.candidates(model, tried)
+            if not candidates and isinstance(failure, StaleConnection):
+                # The instance has probably not read the request.
+                candidates = self._fleet.candidates(model)
             if not candidates:
                 break
+            # Preferred instances come first, and the first of several equals is taken.
             instance = min(candidates, key=lambda candidate: candidate.passing)
+            if tried:
+                self._observer.passed_again()
             tried.add(instance.name)
             sent_s = self._fleet.now_s()
             try:
@@ -89,17 +98,27 @@ class PassThrough:
             except EngineError as error:
                 failure = error
                 self._fleet.request_failed(instance.name, sent_s, str(error), body)
-                if isinstance(error, EngineUnavailable):
+                if isinstance(error, EngineUnavailable) and not isinstance(error, StaleConnection):
                     self._fleet.mark_down(instance.name, str(error))
+                continue
+            if not answer.engine_well and (answer.status < 500 or answer.status == LACKS_API):
+                refusals.append((instance, answer, sent_s))
+                continue
+            if answer.status >= 500:
+                self._fleet.request_failed(instance.name, sent_s, f"status {answer.status}", body)
             else:
-                if answer.engine_well:
-                    self._fleet.request_succeeded(instance.name, sent_s)
-                else:
-                    self._fleet.request_failed(instance.name, sent_s, f"status {answer.status}", body)
-                return instance, answer
-        if failure is None:
+                self._fleet.request_succeeded(instance.name, sent_s)
+                for other, refusal, at_s in refusals:
+                    if refusal.status == LACKS_API:
+                        continue
+                    self._fleet.request_failed(other.name, at_s, refusal.refusal, body)
+            return instance, answer
+        if refusals and all(answer.status == refusals[0][1].status for _, answer, _ in refusals):
+            return refusals[-1][:2]
+        if failure is None and not refusals:
             raise ApiError(503, "no_healthy_engine", "no engine that serves this model answers", retry_after_s=5)
-        raise ApiError(502, "engine_error", str(failure), retry_after_s=1)
+        text = str(failure) if failure is not None else f"engine {refusals[-1][0].name}: {refusals[-1][1].refusal}"
+        raise ApiError(502, "engine_error", without_addresses(text), retry_after_s=1)
 
     async def _send(self, instance: Instance, path: str, body: bytes, headers: dict[str, str], out: Responder) -> Answer:
         answer = Answer()
@@ -112,9 +131,12 @@ class PassThrough:
             finally:
                 await response.close()
         except EngineFault as fault:
-            if not fault.body:
+            if not (fault.body or fault.refuses):
                 raise
-            answer.status, answer.body, answer.engine_well = fault.status, fault.body, False
+            answer.status, answer.engine_well, answer.refusal, answer.retry_after = fault.status, False, str(fault), fault.retry_after
+            answer.headers = fault.headers
+            text = without_addresses(f"engine {instance.name}: {fault}")
+            answer.body = fault.body or api_of(path).error_body(ApiError(fault.status, "engine_refused", text))
         except asyncio.CancelledError:
             with suppress(EngineError):
                 await instance.engine.abort(request_id)

@@ -1,5 +1,6 @@
 """Error documents of engines, in the forms that vLLM, SGLang and OpenAI-compatible servers use. Pure."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -26,6 +27,9 @@ EVENT_FIELDS = ("type", "sequence_number")
 """Fields of an error event of Responses that belong to the event."""
 MAX_MESSAGE = 500
 """Characters of an engine's message that logs and telemetry keep; the client gets the whole message."""
+REFUSALS = frozenset({401, 403, 404, 429})
+"""Statuses by which an engine refuses what it is sent for a reason of its own: its key, its paths, its limit. Another one may serve it."""
+_UNKNOWN_NAME = re.compile(r"\b(model|response)(\b|_)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,13 @@ class Complaint:
     @property
     def blames_request(self) -> bool:
         """Whether the code blames the request (4xx): any engine would refuse it, and this engine is healthy."""
-        return 400 <= self.status < 500
+        return 400 <= self.status < 500 and not self.refuses_as(self.status)
+
+    def refuses_as(self, status: int) -> bool:
+        """Whether an answer with this HTTP status blames the engine. A 404 for a model or a response that does not exist does not."""
+        if status != 404:
+            return status in REFUSALS
+        return not _UNKNOWN_NAME.search(f"{self.error.get('param')} {self.error.get('code')} {self.message}")
 
     def body(self) -> bytes:
         """The document in OpenAI's form, `{"error": {"message", "type", "param", "code"}}`, with the engine's own fields in it."""

@@ -4,23 +4,44 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hmas.controller.gateway.http.transport import Responder
+from hmas.controller.gateway.requests.apis.api import Api
 from hmas.controller.gateway.requests.engine_errors import Complaint
-from hmas.controller.gateway.requests.sse import EventScanner, usage_figures
+from hmas.controller.gateway.requests.sse import usage_figures
 from hmas.engines.base import EngineResponse
 from hmas.engines.errors import EngineError, EngineProtocolError
 
 MAX_TAIL_BYTES = 1 << 20
 SSE = "text/event-stream"
 JSON = "application/json"
+LACKS_API = 501
+"""Status of an answer by an engine that does not serve the request's API."""
 
 
 class EngineFault(EngineError):
-    """The engine answered that it failed. `body` is its own error document, empty if it sent none in JSON."""
+    """The engine answered that it failed, or refused the request for a reason of its own (a status of `REFUSALS`).
 
-    def __init__(self, status: int, message: str, body: bytes = b"") -> None:
+    `body` is its own error document, empty if it sent none in JSON. `retry_after`: its header of that name, empty if it sent none.
+    `headers`: further ones for the client.
+    """
+
+    def __init__(
+        self, status: int, message: str, body: bytes = b"", retry_after: str = "", headers: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.body = body
+        self.retry_after = retry_after
+        self.headers = headers
+
+    @property
+    def lacks_api(self) -> bool:
+        """Whether the engine is well and does not serve the request's API."""
+        return self.status == LACKS_API
+
+    @property
+    def refuses(self) -> bool:
+        """Whether it refused the request, rather than failed on it."""
+        return self.status < 500 or self.lacks_api
 
 
 class EngineRefused(EngineError):
@@ -42,7 +63,7 @@ class Answer:
         body: The whole answer, if it did not come as a stream.
         engine_error: The engine's own error inside the stream, empty if there was none.
         engine_well: Whether the engine worked correctly; this includes an error that blames the request (a code of 4xx).
-        refusal: The engine's message if it refused the request, empty otherwise.
+        refusal: The engine's message if it refused the request, empty otherwise. `retry_after`: its header of that name.
         tail: The end of a stream, from the read that contained its last event on: it is sent together with the end of the answer.
         headers: Further headers for the client, None for none.
         events: Events of the stream so far, for an API that numbers them.
@@ -61,6 +82,7 @@ class Answer:
     engine_error: str = ""
     engine_well: bool = True
     refusal: str = ""
+    retry_after: str = ""
     headers: Mapping[str, str] | None = None
     events: int = 0
     response_id: str = ""
@@ -70,7 +92,7 @@ class Answer:
 class EventRelay:
     """Takes the engine's bytes as they are read, and writes them to the client in the same callback."""
 
-    __slots__ = ("_answer", "_head", "_out", "_progress", "_response", "_scanner", "_write")
+    __slots__ = ("_answer", "_api", "_head", "_out", "_progress", "_response", "_scanner", "_write")
 
     def __init__(
         self,
@@ -79,15 +101,15 @@ class EventRelay:
         answer: Answer,
         head: Callable[[], Mapping[str, str]],
         progress: Callable[[int], None],
-        *,
-        scanner: EventScanner,
+        api: Api,
     ) -> None:
         self._response = response
         self._out = out
         self._answer = answer
         self._head = head
         self._progress = progress
-        self._scanner = scanner
+        self._api = api
+        self._scanner = api.scanner()
         self._write = out.write
 
     @property
@@ -150,7 +172,8 @@ class EventRelay:
         if error is not None and tokens == 0:
             if error.blames_request:
                 raise EngineRefused(error)
-            raise EngineFault(500, f"the engine reported an error: {error.message}")
+            told = f"the engine reported an error: {error.message}"
+            raise EngineFault(error.status, told, self._api.complaint_body(error)) if 400 <= error.status < 500 else EngineFault(500, told)
         self._answer.started = True
         self._answer.output_tokens = tokens
         self._answer.response_id = self._scanner.response_id

@@ -16,6 +16,7 @@ from hmas.controller.core.types import Estimates, OutcomeKind
 from hmas.controller.gateway.control_loop.agent_watch import AgentWatch, Answers
 from hmas.controller.gateway.errors import ApiError
 from hmas.controller.gateway.instances.monitor import Fleet
+from hmas.controller.gateway.instances.stall import patience_s
 from hmas.controller.gateway.requests.active_request import ActiveRequest, Ending
 from hmas.controller.gateway.requests.response_headers import ratelimit_headers, response_headers
 from hmas.controller.observability.completions import completion_for, completion_refused
@@ -24,6 +25,7 @@ from hmas.controller.runtime.clock import Clock
 from hmas.controller.scheduling.default_estimates import History
 from hmas.controller.scheduling.policy_base.heap import LazyHeap
 from hmas.controller.scheduling.scheduler import Dropped, Refusal, Scheduler
+from hmas.engines.errors import EngineSilent
 
 STRANDED_AFTER_S = 30.0
 """How long a waiting request outlives the last engine that could serve it: this gives an engine time to restart."""
@@ -207,10 +209,13 @@ class RequestManager:
         self.end(live, ending.kind, ending.status, ending.message)
         live.drop(ending)
 
-    def requeue(self, live: ActiveRequest, reason: str) -> bool:
-        """Returns a request to its place in the queue after its instance failed. False if it has already been retried."""
+    def requeue(self, live: ActiveRequest, reason: str, *, unread: bool = False) -> bool:
+        """Returns a request to its place in the queue after its instance failed. False if it may not be sent again.
+
+        `unread`: the instance has probably not read it (see `Scheduler.retry`).
+        """
         now_s = self._clock.now_s()
-        if not self._scheduler.retry(live.request.id, now_s):
+        if not self._scheduler.retry(live.request.id, now_s, unread=unread):
             return False
         self._observer.retried(live.request, reason, now_s)
         self._deadlines.discard(live.request.id)
@@ -218,6 +223,26 @@ class RequestManager:
         live.wait_again()
         self.pump()
         return True
+
+    def recall(self, instance: str, reason: str) -> None:
+        """Takes the requests that an instance has not begun to answer back from it, as far as another instance can take them."""
+        for request_id in self._scheduler.running_ids():
+            live = self.active[request_id]
+            if live.instance == instance and self._scheduler.may_retry(request_id):
+                live.recall(EngineSilent(f"engine {instance} is given up: {reason}"))
+
+    def recall_silent(self, limit_s: float) -> None:
+        """Takes streamed requests back from engines that have sent no response head within `limit_s`, and longer for long prompts.
+
+        An answer that is not streamed has no head until it is complete, so those requests are left alone.
+        """
+        now_s = self._clock.now_s()
+        for request_id in self._scheduler.running_ids():
+            live = self.active[request_id]
+            waited_s = now_s - live.dispatched_s
+            silent = live.request.stream and live.stage == "sent" and waited_s > limit_s
+            if silent and waited_s > patience_s(limit_s, live.request.prompt_tokens):
+                live.recall(EngineSilent(f"engine {live.instance}: no response head within {waited_s:.0f} s"))
 
     def end(
         self,

@@ -6,14 +6,14 @@ from typing import Any
 import orjson
 
 from hmas.controller.gateway.http.transport import Responder
-from hmas.controller.gateway.requests.apis.api import Api, complaint_of
-from hmas.controller.gateway.requests.engine_errors import Complaint, read_complaint
-from hmas.controller.gateway.requests.event_relay import JSON, SSE, Answer, EngineFault, EngineRefused, EventRelay
+from hmas.controller.gateway.requests.apis.api import NOT_AGAIN, Api, complaint_of
+from hmas.controller.gateway.requests.engine_errors import REFUSALS, Complaint, read_complaint
+from hmas.controller.gateway.requests.event_relay import JSON, LACKS_API, SSE, Answer, EngineFault, EngineRefused, EventRelay
 from hmas.controller.gateway.requests.sse import excerpt, usage_figures
 from hmas.engines.base import EngineResponse
 from hmas.engines.errors import EngineProtocolError, EngineUnavailable
 
-__all__ = ["STREAM_HEADERS", "Answer", "EngineFault", "relay"]
+__all__ = ["LACKS_API", "STREAM_HEADERS", "Answer", "EngineFault", "relay"]
 
 MAX_ANSWER_BYTES = 64 << 20
 PLAIN_REFUSALS = frozenset({400, 413, 422})
@@ -50,7 +50,7 @@ async def relay(
     kind = content_type.partition(";")[0].strip().lower()
     if kind == SSE and response.status == 200:
         answer.streamed = True
-        events = EventRelay(response, out, answer, head, progress, scanner=api.scanner())
+        events = EventRelay(response, out, answer, head, progress, api)
         try:
             await _relay_events(events, response)
         except EngineRefused as refused:
@@ -63,12 +63,10 @@ async def relay(
     answer.in_engine_s = response.took_s()
     document = _document(kind, body)
     if api.lacks_path(response.status, document):
-        _refuse_api(answer, api, "" if document is None else complaint_of(document).message)
-        return
-    if response.status >= 500:
-        what = excerpt(body) if document is None else complaint_of(document).message
-        own = b"" if document is None else api.engine_document(response.status, document, body)
-        raise EngineFault(response.status, f"the engine answered {response.status}: {what}", own)
+        raise _lacks_api(response.status, api, "" if document is None else complaint_of(document).message)
+    failed = response.status if response.status >= 500 else _refused_with(response.status, document, api)
+    if failed:
+        raise _fault(failed, response, kind, document, body, api)
     refusal = _refusal(response.status, kind, document, body, api)
     if refusal is not None:
         _refuse(answer, refusal, api)
@@ -115,6 +113,36 @@ async def _relay_events(events: EventRelay, response: EngineResponse) -> None:
     events.finish()
 
 
+def _refused_with(status: int, document: dict[str, Any] | None, api: Api) -> int:
+    """The status with which the engine refused for a reason of its own; 0 if it did not."""
+    if document is None:
+        # A page under 404 without JSON comes from no engine.
+        return status if status in REFUSALS and status != 404 else 0
+    complaint = read_complaint(document)
+    if status == 200 and complaint is not None and not api.is_answer(document):
+        status = complaint.status
+    return status if (complaint or Complaint(document)).refuses_as(status) else 0
+
+
+def _fault(status: int, response: EngineResponse, kind: str, document: dict[str, Any] | None, body: bytes, api: Api) -> EngineFault:
+    """The error of an engine that failed or refused with `status`; its document is passed on in the API's form."""
+    if document is None:
+        what, own = excerpt(body), b""
+    else:
+        what = complaint_of(document).message
+        if kind == SSE or response.status != status:
+            own = api.complaint_body(read_complaint(document) or Complaint(document, status))
+        else:
+            own = api.engine_document(status, document, body)
+    return EngineFault(status, f"the engine answered {status}: {what}", own, response.headers.get("retry-after", ""))
+
+
+def _lacks_api(status: int, api: Api, text: str) -> EngineFault:
+    """The error of an engine that does not serve the API: another one may, and this one is well."""
+    error = api.unsupported(status, text)
+    return EngineFault(error.status, error.message, api.error_body(error), headers=NOT_AGAIN)
+
+
 def _refusal(status: int, kind: str, document: dict[str, Any] | None, body: bytes, api: Api) -> Complaint | None:
     """The refusal in a whole answer that is not a JSON document with the right status of its own; else None."""
     if document is None:
@@ -134,16 +162,6 @@ def _refuse(answer: Answer, complaint: Complaint, api: Api) -> None:
     answer.content_type = JSON
     answer.body = api.complaint_body(complaint)
     answer.refusal = complaint.message
-
-
-def _refuse_api(answer: Answer, api: Api, text: str) -> None:
-    """Makes it the answer that the engine does not serve this API."""
-    error = api.unsupported(answer.status, text)
-    answer.status = error.status
-    answer.content_type = JSON
-    answer.headers = error.headers
-    answer.body = api.error_body(error)
-    answer.refusal = error.message
 
 
 async def _read_whole(response: EngineResponse) -> bytes:

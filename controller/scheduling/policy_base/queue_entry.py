@@ -21,7 +21,8 @@ class QueueEntry:
         estimates: The current estimates; replaced when agents answer.
         seq: Arrival order, unique; every policy breaks its ties by it, so runs are deterministic.
         weight: The tenant's weight for fair policies.
-        tried: Instances that have already failed this request.
+        tried: Instances that have already failed this request and do not get it again.
+        resent: Whether it is sent a second time, and so no third time.
         skipped: How often other requests passed it while it was held back.
         held: How often a planning pass held it back, by reason; None before the first time.
         blocked: The most recent of these reasons.
@@ -32,6 +33,7 @@ class QueueEntry:
     seq: int
     weight: float = 1.0
     tried: frozenset[str] = field(default_factory=frozenset)
+    resent: bool = False
     skipped: int = 0
     held: dict[str, int] | None = None
     blocked: str = ""

@@ -1,0 +1,73 @@
+"""One engine instance as the gateway knows it: its configuration, its last reading, and how its requests fared."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from hmas.controller.config.schema import EngineConfig
+from hmas.controller.control.resolve import Ceiling
+from hmas.controller.core.types import Controls
+from hmas.controller.gateway.instances.circuit_breaker import CircuitBreaker
+from hmas.controller.gateway.instances.stall import StallWatch
+from hmas.engines.base import Engine, EngineSnapshot
+
+
+@dataclass(slots=True)
+class Instance:
+    """One engine instance as the gateway knows it.
+
+    Attributes:
+        snapshot: The last reading, None before the first.
+        down_since_s: Since when it does not answer; None while it does.
+        models: The models it serves; None if it does not report them, and then any model may be tried.
+        entries: Its entries of `/v1/models`, passed on as they are.
+        context: Most tokens of one sequence, prompt and output, by model, for the models that report it.
+        ceiling: The most it can take.
+        wanted: The active controls for it.
+        applied: Knobs as the engine last accepted them. `refused`: the knobs it refused last, with the reason, since `refused_s`.
+        passing: Pass-through requests (embeddings) in progress.
+        breaker: Its circuit breaker; while that is open, the instance counts as one that does not answer.
+        answers: Whether the engine itself answered the last reading correctly, whatever its breaker says.
+        given_up: Whether requests were taken back from it since it stopped answering.
+        avoid_until_s: Until when it is not preferred.
+    """
+
+    config: EngineConfig
+    engine: Engine
+    ceiling: Ceiling
+    snapshot: EngineSnapshot | None = None
+    down_since_s: float | None = 0.0
+    models: frozenset[str] | None = None
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    context: dict[str, int] = field(default_factory=dict)
+    models_read_s: float = float("-inf")
+    wanted: Controls | None = None
+    applied: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    refused_s: float = float("-inf")
+    passing: int = 0
+    draining: bool = False
+    poll_now: asyncio.Event = field(default_factory=asyncio.Event)
+    breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
+    stall: StallWatch = field(default_factory=StallWatch)
+    answers: bool = False
+    given_up: bool = False
+    avoid_until_s: float = float("-inf")
+
+    @property
+    def name(self) -> str:
+        """The instance's name."""
+        return self.config.name
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the last reading found it healthy."""
+        return self.down_since_s is None
+
+    def serves(self, model: str) -> bool:
+        """Whether it may get a request for this model."""
+        return self.models is None or model in self.models
+
+    def down_for_s(self, now_s: float) -> float:
+        """Seconds for which it has not answered; 0 while it does."""
+        return 0.0 if self.down_since_s is None else now_s - self.down_since_s
