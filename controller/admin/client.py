@@ -2,9 +2,11 @@
 
 import http.client
 import json
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
+from hmas.controller.admin.token import read_token
 from hmas.controller.core.errors import AdminError, AdminUnreachable
 
 TIMEOUT_S = 10.0
@@ -14,10 +16,22 @@ class AdminClient:
     """A client of one gateway's operators' API.
 
     Every method returns the parsed answer, and raises `AdminError` if the gateway refuses or is not reachable; the error says what to do.
+
+    Attributes:
+        url, host: The gateway's address, and the host in it.
+        token_file: See `__init__`.
     """
 
-    def __init__(self, url: str = "http://127.0.0.1:8081", *, token: str = "", timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, url: str = "http://127.0.0.1:8081", *, token: str = "", token_file: Path | None = None, timeout_s: float = TIMEOUT_S
+    ) -> None:
         """Stores the gateway's address; does not connect yet.
+
+        Args:
+            url: The address.
+            token: The operators' token.
+            token_file: Where the gateway keeps its token, if it runs on this machine; read at each call if there is no `token`.
+            timeout_s: How long an answer may take.
 
         Raises:
             AdminError: `url` is not an http address.
@@ -27,9 +41,10 @@ class AdminClient:
             raise AdminError(f"admin address {url!r}; allowed: http://HOST:PORT")
         self.url = url.rstrip("/")
         self._https = parts.scheme == "https"
-        self._host = parts.hostname
+        self.host = parts.hostname
         self._port = parts.port or (443 if self._https else 80)
         self._token = token
+        self.token_file = token_file
         self._timeout_s = timeout_s
 
     def status(self) -> dict[str, Any]:
@@ -140,12 +155,13 @@ class AdminClient:
 
     def _exchange(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
         kind = http.client.HTTPSConnection if self._https else http.client.HTTPConnection
-        connection = kind(self._host, self._port, timeout=self._timeout_s)
+        connection = kind(self.host, self._port, timeout=self._timeout_s)
         headers = {"accept": "application/json"}
-        if body is not None:
+        if method == "POST":
             headers["content-type"] = "application/json"
-        if self._token:
-            headers["authorization"] = f"Bearer {self._token}"
+        token = self._token or (read_token(self.token_file) if self.token_file is not None else "")
+        if token:
+            headers["authorization"] = f"Bearer {token}"
         try:
             connection.request(method, path, body=body, headers=headers)
             response = connection.getresponse()
@@ -163,7 +179,10 @@ class AdminClient:
         error = document.get("error") if isinstance(document, dict) else None
         message = error.get("message") if isinstance(error, dict) else None
         if status == 401:
-            return f"the gateway at {self.url} requires the operators' token: {message}"
+            do = "set HMAS_ADMIN_TOKEN, or run this as the gateway's user and with the configuration that names its state_dir"
+            if self.token_file is not None:
+                message = f"{self.token_file} has none, or another one"
+            return f"the gateway at {self.url} requires the operators' token: {message}; {do}"
         return str(message or f"the gateway at {self.url} answered {status}")
 
 
