@@ -2,6 +2,7 @@
 
 import http.client
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -23,14 +24,20 @@ class AdminClient:
     """
 
     def __init__(
-        self, url: str = "http://127.0.0.1:8081", *, token: str = "", token_file: Path | None = None, timeout_s: float = TIMEOUT_S
+        self,
+        url: str = "http://127.0.0.1:8081",
+        *,
+        token: str = "",
+        token_file: Path | Callable[[], Path] | None = None,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         """Stores the gateway's address; does not connect yet.
 
         Args:
             url: The address.
             token: The operators' token.
-            token_file: Where the gateway keeps its token, if it runs on this machine; read at each call if there is no `token`.
+            token_file: Where the gateway keeps its token, if it runs on this machine, or a function that finds out. Without a `token` it is
+                read at each call that reaches the gateway.
             timeout_s: How long an answer may take.
 
         Raises:
@@ -159,10 +166,10 @@ class AdminClient:
         headers = {"accept": "application/json"}
         if method == "POST":
             headers["content-type"] = "application/json"
-        token = self._token or (read_token(self.token_file) if self.token_file is not None else "")
-        if token:
-            headers["authorization"] = f"Bearer {token}"
         try:
+            connection.connect()
+            if token := self._token or self._kept_token():
+                headers["authorization"] = f"Bearer {token}"
             connection.request(method, path, body=body, headers=headers)
             response = connection.getresponse()
             return response.status, response.read()
@@ -175,13 +182,20 @@ class AdminClient:
         finally:
             connection.close()
 
+    def _kept_token(self) -> str:
+        path = self._token_path()
+        return "" if path is None else read_token(path)
+
+    def _token_path(self) -> Path | None:
+        return self.token_file() if callable(self.token_file) else self.token_file
+
     def _refusal(self, status: int, document: Any) -> str:
         error = document.get("error") if isinstance(document, dict) else None
         message = error.get("message") if isinstance(error, dict) else None
         if status == 401:
             do = "set HMAS_ADMIN_TOKEN, or run this as the gateway's user and with the configuration that names its state_dir"
-            if self.token_file is not None:
-                message = f"{self.token_file} has none, or another one"
+            if not self._token and (path := self._token_path()) is not None:
+                message = f"{path} has none, or another one"
             return f"the gateway at {self.url} requires the operators' token: {message}; {do}"
         return str(message or f"the gateway at {self.url} answered {status}")
 

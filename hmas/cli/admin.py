@@ -58,7 +58,7 @@ def connect(admin_url: str | None, config_file: str | None) -> AdminClient:
     token = os.environ.get("HMAS_ADMIN_TOKEN", "")
     client = AdminClient(admin_url, token=token)
     if not token and is_loopback(client.host):
-        client.token_file = admin_token_file(read_config(config_file))
+        client.token_file = lambda: admin_token_file(read_config(config_file))
     return client
 
 

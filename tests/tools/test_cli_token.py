@@ -29,6 +29,7 @@ def sent(client: AdminClient, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]
         seen.update(headers)
         raise OSError("nobody is there")
 
+    monkeypatch.setattr("http.client.HTTPConnection.connect", lambda _connection: None)
     monkeypatch.setattr("http.client.HTTPConnection.request", request)
     with pytest.raises(Exception, match="cannot reach"):
         client.status()
