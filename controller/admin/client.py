@@ -2,9 +2,12 @@
 
 import http.client
 import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
+from hmas.controller.admin.token import read_token
 from hmas.controller.core.errors import AdminError, AdminUnreachable
 
 TIMEOUT_S = 10.0
@@ -14,10 +17,28 @@ class AdminClient:
     """A client of one gateway's operators' API.
 
     Every method returns the parsed answer, and raises `AdminError` if the gateway refuses or is not reachable; the error says what to do.
+
+    Attributes:
+        url, host: The gateway's address, and the host in it.
+        token_file: See `__init__`.
     """
 
-    def __init__(self, url: str = "http://127.0.0.1:8081", *, token: str = "", timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8081",
+        *,
+        token: str = "",
+        token_file: Path | Callable[[], Path] | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
         """Stores the gateway's address; does not connect yet.
+
+        Args:
+            url: The address.
+            token: The operators' token.
+            token_file: Where the gateway keeps its token, if it runs on this machine, or a function that finds out. Without a `token` it is
+                read at each call that reaches the gateway.
+            timeout_s: How long an answer may take.
 
         Raises:
             AdminError: `url` is not an http address.
@@ -27,9 +48,10 @@ class AdminClient:
             raise AdminError(f"admin address {url!r}; allowed: http://HOST:PORT")
         self.url = url.rstrip("/")
         self._https = parts.scheme == "https"
-        self._host = parts.hostname
+        self.host = parts.hostname
         self._port = parts.port or (443 if self._https else 80)
         self._token = token
+        self.token_file = token_file
         self._timeout_s = timeout_s
 
     def status(self) -> dict[str, Any]:
@@ -140,13 +162,14 @@ class AdminClient:
 
     def _exchange(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
         kind = http.client.HTTPSConnection if self._https else http.client.HTTPConnection
-        connection = kind(self._host, self._port, timeout=self._timeout_s)
+        connection = kind(self.host, self._port, timeout=self._timeout_s)
         headers = {"accept": "application/json"}
-        if body is not None:
+        if method == "POST":
             headers["content-type"] = "application/json"
-        if self._token:
-            headers["authorization"] = f"Bearer {self._token}"
         try:
+            connection.connect()
+            if token := self._token or self._kept_token():
+                headers["authorization"] = f"Bearer {token}"
             connection.request(method, path, body=body, headers=headers)
             response = connection.getresponse()
             return response.status, response.read()
@@ -159,11 +182,21 @@ class AdminClient:
         finally:
             connection.close()
 
+    def _kept_token(self) -> str:
+        path = self._token_path()
+        return "" if path is None else read_token(path)
+
+    def _token_path(self) -> Path | None:
+        return self.token_file() if callable(self.token_file) else self.token_file
+
     def _refusal(self, status: int, document: Any) -> str:
         error = document.get("error") if isinstance(document, dict) else None
         message = error.get("message") if isinstance(error, dict) else None
         if status == 401:
-            return f"the gateway at {self.url} requires the operators' token: {message}"
+            do = "set HMAS_ADMIN_TOKEN, or run this as the gateway's user and with the configuration that names its state_dir"
+            if not self._token and (path := self._token_path()) is not None:
+                message = f"{path} has none, or another one"
+            return f"the gateway at {self.url} requires the operators' token: {message}; {do}"
         return str(message or f"the gateway at {self.url} answered {status}")
 
 

@@ -3,9 +3,10 @@
 import hashlib
 import hmac
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from socket import socket
 from typing import Any
 
 import orjson
@@ -14,6 +15,7 @@ from aiohttp import web
 from hmas.controller.admin.operations import Operations
 from hmas.controller.config.override_format import KnobsPart, document_of, override_from
 from hmas.controller.control.overrides import cli_id
+from hmas.controller.core.allowed_sites import AllowedSites
 from hmas.controller.core.errors import AdminError, OverrideError
 from hmas.controller.runtime.clock import Clock
 
@@ -39,13 +41,39 @@ class BadRequest(AdminError):
 
 
 class AdminServer:
-    """Serves the operators' API on its own port, protected by a bearer token if one is configured."""
+    """Serves the operators' API on its own port, to callers with the bearer token.
 
-    def __init__(self, operations: Operations, *, host: str, port: int, token_sha256: str, clock: Clock) -> None:
+    A change must be sent as JSON, by its content type: a web page cannot make a browser send that to another site without asking first.
+    """
+
+    def __init__(
+        self,
+        operations: Operations,
+        *,
+        host: str,
+        port: int,
+        token_sha256: str,
+        sites: AllowedSites,
+        clock: Clock,
+        sockets: Sequence[socket] = (),
+    ) -> None:
+        """Does not listen yet.
+
+        Args:
+            operations: What the API reads and changes.
+            host: The address, unless there are `sockets`.
+            port: The port of it.
+            token_sha256: Hash of the token.
+            sites: The Host and Origin headers that are accepted.
+            clock: The clock.
+            sockets: Bound sockets to listen on.
+        """
         self._operations = operations
         self._host = host
         self._port = port
         self._token_sha256 = token_sha256
+        self._sites = sites
+        self._sockets = sockets
         self._clock = clock
         self._runner: web.AppRunner | None = None
 
@@ -66,7 +94,10 @@ class AdminServer:
         app.add_routes(self.routes())
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
-        await web.TCPSite(self._runner, self._host, self._port).start()
+        for sock in self._sockets:
+            await web.SockSite(self._runner, sock).start()
+        if not self._sockets:
+            await web.TCPSite(self._runner, self._host, self._port).start()
 
     def routes(self) -> list[web.RouteDef]:
         """Every route of the API; `openapi.json` describes each of them."""
@@ -100,9 +131,20 @@ class AdminServer:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Checks the token and answers every error with an error document of the API."""
+        """Checks where a request comes from, its token and its form, and answers every error with an error document of the API."""
+        if (preflight := self._sites.preflight(request.method, request.headers)) is not None:
+            return web.Response(headers=preflight)
+        answer = await self._answer(request, handler)
+        answer.headers.update(self._sites.answer_headers(request.headers.get("origin", "")))
+        return answer
+
+    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
+            refusal = self._sites.refusal(request.headers)
+            if refusal is not None:
+                return _error(403, refusal.message, refusal.code)
             self._authenticate(request)
+            _require_json(request)
             return await handler(request)
         except BadRequest as error:
             return _error(error.status, str(error), error.code, error.path)
@@ -120,12 +162,11 @@ class AdminServer:
             return _error(500, "the operators' API failed on this request; the gateway's log has the reason", "internal_error")
 
     def _authenticate(self, request: web.Request) -> None:
-        if not self._token_sha256:
-            return
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         digest = hashlib.sha256(token.strip().encode("utf-8", "surrogateescape")).hexdigest()
         if scheme.lower() != "bearer" or not hmac.compare_digest(digest, self._token_sha256):
-            raise BadRequest("send the operators' token as `Authorization: Bearer TOKEN`", code="unauthorized", status=401)
+            text = "send `Authorization: Bearer TOKEN`; the gateway keeps its token in the file admin-token under state_dir"
+            raise BadRequest(f"{text}, unless gateway.admin_token_sha256 is set", code="unauthorized", status=401)
 
     async def _status(self, _: web.Request) -> web.Response:
         return _json(self._operations.status())
@@ -257,6 +298,21 @@ class AdminServer:
         if not isinstance(override_id, str):
             raise BadRequest(f"id is {override_id!r}; allowed: a text", path="$.id")
         return override_id, document
+
+
+def _require_json(request: web.Request) -> None:
+    """Checks the content type of a request that changes something. A DELETE without a body needs none: no page can send it unasked.
+
+    Raises:
+        BadRequest: 415.
+    """
+    if request.method in ("GET", "HEAD", "OPTIONS"):
+        return
+    if request.method == "DELETE" and not request.can_read_body and "content-type" not in request.headers:
+        return
+    if request.content_type != "application/json":
+        text = f"content-type is {request.headers.get('content-type', '')[:80]!r}; allowed: application/json"
+        raise BadRequest(text, code="unsupported_media_type", status=415)
 
 
 async def _read_json(request: web.Request) -> dict[str, Any]:

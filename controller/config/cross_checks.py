@@ -80,6 +80,8 @@ def advice(config: Config, env: Mapping[str, str]) -> list[str]:
         )
     if config.gateway.no_auth and config.tenants:
         found.append("gateway.no_auth: every request is served without a key, the tenants' keys are not asked for")
+    if config.gateway.no_auth and "*" in config.gateway.allowed_origins:
+        found.append("gateway.allowed_origins: any web page that is open on this machine may use the engines; no key is asked for")
     for position, engine in enumerate(config.engines):
         for setting, variable in (("api_key_env", engine.api_key_env), ("control_token_env", engine.control_token_env)):
             if variable and variable not in env:

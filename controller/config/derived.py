@@ -3,7 +3,8 @@
 import ipaddress
 from pathlib import Path
 
-from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig
+from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig, GatewayConfig
+from hmas.controller.core.allowed_sites import ANY, AllowedSites
 from hmas.controller.scheduling.policies.registry import named
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.engines.model_shape import model_kv_bytes
@@ -14,6 +15,8 @@ KV_BYTES_PER_TOKEN = 131_072
 """The value of Llama 3 8B in 16 bit, used if nothing is known. It only weighs instances against each other; capacities are unaffected."""
 UNIX_PATH_LIMIT = 107
 """Most bytes of a unix socket's path on Linux (sun_path without its closing zero)."""
+ADMIN_TOKEN_FILE = "admin-token"  # noqa: S105 - the name of a file
+"""Name of the file under state_dir that holds the operators' token."""
 
 
 def state_dir(config: Config) -> Path:
@@ -36,6 +39,11 @@ def bus_dir(config: Config) -> Path:
     return state_dir(config) / "bus"
 
 
+def admin_token_file(config: Config) -> Path:
+    """File with the operators' token that the gateway makes where `gateway.admin_token_sha256` is empty."""
+    return state_dir(config) / ADMIN_TOKEN_FILE
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach the address. Names other than `localhost` count as reachable from outside."""
     if host == "localhost":
@@ -50,6 +58,22 @@ def url_of(host: str, port: int) -> str:
     """`http://host:port` for a client on this machine; wildcard addresses become loopback."""
     reachable = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - recognised here, not bound
     return f"http://[{reachable}]:{port}" if ":" in reachable and not reachable.startswith("[") else f"http://{reachable}:{port}"
+
+
+def public_sites(gateway: GatewayConfig) -> AllowedSites:
+    """The Hosts and Origins of the port for clients.
+
+    Beyond loopback every request needs a key, which no page has: any Host is served there unless names are configured. For the same reason
+    a request with a foreign Origin is refused only where none needs a key.
+    """
+    hosts = [gateway.host, *gateway.allowed_hosts] if gateway.allowed_hosts or is_loopback(gateway.host) else [ANY]
+    return AllowedSites(hosts, gateway.allowed_origins, settings="gateway.", refuse_others=gateway.no_auth)
+
+
+def admin_sites(gateway: GatewayConfig) -> AllowedSites:
+    """The Hosts and Origins of the operators' API."""
+    hosts = [gateway.admin_host, *gateway.admin_allowed_hosts]
+    return AllowedSites(hosts, gateway.admin_allowed_origins, settings="gateway.admin_", refuse_others=True)
 
 
 def running_agents(agents: AgentsConfig) -> tuple[str, ...]:

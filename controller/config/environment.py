@@ -20,6 +20,7 @@ OTHER_NAMES = frozenset(
         "HMAS_CONTROL_TOKEN",
         "HMAS_DATA_DIR",
         "HMAS_DATASETS_DIR",
+        "HMAS_LISTEN_FDS",
         "HMAS_INSTANCE",
         "HMAS_SGLANG_PYTHON",
         "HMAS_SGLANG_MODEL",

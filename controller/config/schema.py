@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from hmas.controller.config.section import ListedName, Name, Port, Seconds, Section, Share, SloConfig, doc
+from hmas.controller.config.section import HostName, ListedName, Name, Origin, Port, Seconds, Section, Share, SloConfig, doc
 from hmas.controller.routing.registry import DEFAULT_ROUTER
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
 from hmas.controller.scheduling.settings import SHIPPED
@@ -19,9 +19,28 @@ class GatewayConfig(Section, frozen=True):
     admin_host: Annotated[str, doc("address of the operators' API; keep it on loopback")] = "127.0.0.1"
     admin_port: Port = 8081
     admin_token_sha256: Annotated[
-        str, doc("hash of the bearer token of the operators' API; required when it is not on loopback", pattern=r"^([0-9a-f]{64})?$")
+        str,
+        doc(
+            "hash of the bearer token of the operators' API; required when it is not on loopback; empty: the gateway makes a token at its "
+            "first start, in the file `admin-token` under state_dir",
+            pattern=r"^([0-9a-f]{64})?$",
+        ),
     ] = ""
     no_auth: Annotated[bool, doc("serve without API keys; allowed only when host is a loopback address")] = False
+    allowed_hosts: Annotated[
+        list[HostName],
+        doc(
+            "names by which clients may reach the gateway (the Host header, without port), beside addresses, localhost and `host`; "
+            "`*`: any; empty: any where host is not a loopback address, else none more"
+        ),
+    ] = []  # noqa: RUF012 - msgspec copies it
+    allowed_origins: Annotated[
+        list[Origin], doc("origins of web pages that may send requests and read the answers (CORS); `*`: any; empty: none")
+    ] = []  # noqa: RUF012 - likewise
+    admin_allowed_hosts: Annotated[
+        list[HostName], doc("the same as allowed_hosts for the operators' API, beside addresses, localhost and `admin_host`; `*`: any")
+    ] = []  # noqa: RUF012 - likewise
+    admin_allowed_origins: Annotated[list[Origin], doc("the same as allowed_origins for the operators' API")] = []  # noqa: RUF012 - likewise
     max_body_bytes: Annotated[int, doc("larger request bodies are refused with 413", ge=1024, le=1 << 30)] = 16 << 20
     max_connections: Annotated[int, doc("open client connections beyond which new ones get 503 and are closed", ge=1, le=1_000_000)] = 8192
     request_timeout_s: Annotated[Seconds, doc("deadline of a request from its arrival; 504 after it")] = 600.0

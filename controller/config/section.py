@@ -15,6 +15,11 @@ def doc(description: str, **limits: Any) -> Meta:
 
 
 Port = Annotated[int, doc("TCP port; 0 lets the system choose", ge=0, le=65535)]
+HostName = Annotated[str, doc("a host name in lower case, without port, or *", pattern=r"^(\*|[a-z0-9._-]{1,253})$")]
+Origin = Annotated[
+    str,
+    doc("scheme and host of a page, such as https://chat.example.com, or *", pattern=r"^(\*|null|[a-z][a-z0-9+.-]{0,31}://[^/\s]{1,253})$"),
+]
 Name = Annotated[str, doc("letters, digits, dot, underscore, hyphen; 64 at most", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Share = Annotated[float, Meta(ge=0, le=1)]

@@ -212,9 +212,12 @@ class Gateway:
         """Reasons for not being ready; empty if it is ready."""
         if self.draining:
             return ["draining: the gateway is shutting down"]
+        closed = {name: instance.closed_because for name, instance in self.fleet.instances.items()}
+        if not all(closed.values()):
+            return []
         if not any(instance.healthy for instance in self.fleet.instances.values()):
-            return ["no healthy engine"] if self.fleet.instances else ["no engine is configured"]
-        return []
+            return ["no healthy engine"] if closed else ["no engine is configured"]
+        return ["no engine takes requests: " + ", ".join(f"{name} ({reason})" for name, reason in closed.items())]
 
     def _make_routes(self) -> PublicRoutes:
         gateway, auth = self.config.gateway, self.auth

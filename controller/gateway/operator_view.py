@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from msgspec import to_builtins
@@ -18,6 +17,7 @@ from hmas.controller.core.messages import InstanceView
 from hmas.controller.core.types import OutcomeKind
 from hmas.controller.gateway.app import Gateway
 from hmas.controller.gateway.instances.monitor import Instance
+from hmas.controller.observability.metrics import package_version
 from hmas.controller.observability.request_report import trace_report, unknown
 from hmas.controller.scheduling.admission.quotas import NO_LIMITS
 from hmas.controller.scheduling.policies.registry import BUILT_IN, COMMON_PARAMETERS, POLICIES
@@ -302,14 +302,6 @@ def described(policy: type[QueuePolicy]) -> dict[str, Any]:
         "source": policy.source,
         "from": "" if policy in BUILT_IN else f"{policy.__module__}.{policy.__qualname__}",
     }
-
-
-def package_version() -> str:
-    """The installed version, `unknown` in a tree that is not installed."""
-    try:
-        return version("h-mas")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def _standing(one: Standing) -> dict[str, Any]:

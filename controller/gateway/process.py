@@ -1,20 +1,24 @@
 """One gateway process: engines, gateway and both ports, until it is stopped."""
 
 import asyncio
+import hashlib
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from socket import AF_INET, AF_INET6, socket
 
 from hmas.controller.admin.server import AdminServer
+from hmas.controller.admin.token import kept_token
 from hmas.controller.bus.base import Bus
-from hmas.controller.config.derived import is_loopback, url_of
-from hmas.controller.config.schema import Config, EngineConfig
+from hmas.controller.config.derived import admin_sites, admin_token_file, is_loopback, public_sites, url_of
+from hmas.controller.config.schema import Config, EngineConfig, GatewayConfig
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.gateway.app import Gateway
 from hmas.controller.gateway.http.server import HttpServer
 from hmas.controller.gateway.operator_view import GatewayOperations
+from hmas.controller.gateway.requests.site_guard import SiteGuard
 from hmas.controller.observability.plugins import load_exporters
 from hmas.controller.runtime.clock import Clock
 from hmas.controller.runtime.process import lift_limit
@@ -48,6 +52,7 @@ async def serve(
     hurry: asyncio.Event | None = None,
     env: Mapping[str, str] | None = None,
     scheduler: Scheduler | None = None,
+    sockets: Sequence[socket] = (),
 ) -> None:
     """Serves until `stop` is set, then drains and returns; if cancelled, it ends without draining.
 
@@ -61,12 +66,16 @@ async def serve(
         hurry: Ends the drain early.
         env: The environment with the engines' API keys; by default that of the process.
         scheduler: As for `Gateway`.
+        sockets: Bound sockets that the process was started with. A port without one is bound here.
 
     Raises:
-        ConfigError: The gateway must not serve with this configuration (no authentication beyond loopback, an engine's key is missing).
+        ConfigError: The gateway must not serve with this configuration (no authentication beyond loopback, an engine's key is missing), the
+            operators' token cannot be kept, or a socket has another address than the configuration.
         OSError: A port is not available.
     """
     keys = _check(config, os.environ if env is None else env)
+    public_sockets, admin_sockets = _by_port(sockets, config.gateway)
+    token_sha256 = config.gateway.admin_token_sha256 or hashlib.sha256(kept_token(admin_token_file(config)).encode()).hexdigest()
     _make_room(config.gateway.max_connections)
     await bus.start()
     async with AsyncExitStack() as stack:
@@ -83,11 +92,12 @@ async def serve(
         await gateway.start()
         settings = config.gateway
         public = HttpServer(
-            gateway.routes.handle,
+            SiteGuard(public_sites(settings), gateway.routes.handle, gateway.observer).handle,
             host=settings.host,
             port=settings.port,
             max_body_bytes=settings.max_body_bytes,
             max_connections=settings.max_connections,
+            sockets=public_sockets,
         )
         stack.push_async_callback(public.close)
         await public.start()
@@ -95,8 +105,10 @@ async def serve(
             GatewayOperations(gateway),
             host=settings.admin_host,
             port=settings.admin_port,
-            token_sha256=settings.admin_token_sha256,
+            token_sha256=token_sha256,
+            sites=admin_sites(settings),
             clock=clock,
+            sockets=admin_sockets,
         )
         stack.push_async_callback(admin.close)
         await admin.start()
@@ -120,6 +132,28 @@ def _make_room(connections: int) -> None:
             max(0, allowed - SPARE_FILES) // 2,
             connections,
         )
+
+
+def _by_port(sockets: Sequence[socket], gateway: GatewayConfig) -> tuple[list[socket], list[socket]]:
+    """The sockets of the public port, and those of the operators' API.
+
+    Raises:
+        ConfigError: A socket belongs to neither, or could be reached from outside where the configuration names a loopback address.
+    """
+    public: list[socket] = []
+    admin: list[socket] = []
+    ports = ((public, gateway.host, gateway.port), (admin, gateway.admin_host, gateway.admin_port))
+    for sock in sockets:
+        host, port = sock.getsockname()[:2] if sock.family in (AF_INET, AF_INET6) else (sock.getsockname(), 0)
+        for found, own_host, own_port in ports:
+            apart = gateway.port != gateway.admin_port or host == own_host
+            if port == own_port and apart and (is_loopback(host) or not is_loopback(own_host)):
+                found.append(sock)
+                break
+        else:
+            allowed = " or ".join(f"{own_host} port {own_port}" for _, own_host, own_port in ports)
+            raise ConfigError(f"this process was started with a socket of {host} port {port}; allowed, by the configuration: {allowed}")
+    return public, admin
 
 
 def _check(config: Config, env: Mapping[str, str]) -> dict[tuple[str, str], str]:

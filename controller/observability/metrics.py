@@ -1,13 +1,16 @@
 """Prometheus metrics of the gateway: prefix `hmas_`, base units, bounded labels, a registry of its own."""
 
+import platform
 from collections.abc import Collection, Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, version
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry, Gauge, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from hmas.controller.control.agent_scores import Standing
 from hmas.controller.core.fairness import Fairness
 from hmas.controller.core.types import OutcomeKind
+from hmas.controller.observability import counters
 from hmas.controller.observability.counters import Count, Counter, Histogram
 from hmas.controller.observability.observer import Completion, Directives, Observer, Request, SystemSnapshot
 
@@ -26,6 +29,7 @@ class Metrics(Observer):
 
     def __init__(self, tenants: Collection[str] = ()) -> None:
         self.registry = registry = CollectorRegistry()
+        _describe_process(registry)
         self._known = set(tenants)
         self._tenant_labels: dict[str, str] = {}
         self.requests = Counter("hmas_requests", "Requests that ended, by outcome.", ["tenant", "outcome"], registry=registry)
@@ -244,3 +248,25 @@ class Metrics(Observer):
         self.bus_up.set(1 if bus_connected else 0)
         self.bus_dropped.set(bus_dropped)
         return generate_latest(self.registry), CONTENT_TYPE_LATEST
+
+
+def package_version() -> str:
+    """The installed version, `unknown` in a tree that is not installed."""
+    try:
+        return version("h-mas")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _describe_process(registry: CollectorRegistry) -> None:
+    """Adds what is running, and Prometheus' own `process_*` metrics: memory, CPU seconds, open files and their limit, start time."""
+    ProcessCollector(registry=registry)
+    build = Gauge(
+        "hmas_build_info",
+        "1, with the version, Python's version, and whether the hot path is compiled.",
+        ["version", "python", "compiled"],
+        registry=registry,
+    )
+    # The counters are among the files that HMAS_COMPILE=1 compiles.
+    compiled = not str(counters.__file__).endswith(".py")
+    build.labels(package_version(), platform.python_version(), str(compiled).lower()).set(1)

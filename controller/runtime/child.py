@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hmas.controller.runtime.ports import passed
+
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _NOTIFY_BYTES = 4096
@@ -29,6 +31,7 @@ class ChildSpec:
         essential: Whether the supervisor ends when this child is given up.
         notifies: Whether it reports its readiness by the notify protocol; other children count as ready once started.
         watchdog_s: Longest silence of a ready child before it is killed and restarted; 0 for no limit.
+        sockets: Bound sockets that it inherits. They stay open here: connections wait in them while it is started again.
         final_codes: Exit codes after which a restart would not help, such as that for an unusable configuration.
     """
 
@@ -40,6 +43,7 @@ class ChildSpec:
     essential: bool = False
     notifies: bool = False
     watchdog_s: float = 0.0
+    sockets: Sequence[socket.socket] = ()
     final_codes: frozenset[int] = frozenset()
 
 
@@ -65,7 +69,8 @@ class Child:
         try:
             self._process = subprocess.Popen(
                 list(spec.argv),
-                env={**os.environ, **spec.env, **self._notify_env()},
+                env={**os.environ, **spec.env, **passed(spec.sockets), **self._notify_env()},
+                pass_fds=[sock.fileno() for sock in spec.sockets],
                 stdin=subprocess.DEVNULL,
                 # Only the parent writes to stdout.
                 stdout=2,

@@ -11,7 +11,7 @@ import click
 from hmas.cli.output import EXIT_FAILED, duration_words, show
 from hmas.cli.values import Duration
 from hmas.controller.admin.client import AdminClient
-from hmas.controller.config.derived import url_of
+from hmas.controller.config.derived import admin_token_file, is_loopback, url_of
 from hmas.controller.config.loader import load_config
 from hmas.controller.config.schema import Config
 
@@ -46,6 +46,8 @@ def read_config(config_file: str | None, extra: Mapping[str, str] | None = None)
 def connect(admin_url: str | None, config_file: str | None) -> AdminClient:
     """A client of the gateway named by --admin or HMAS_ADMIN_URL, else by the configuration.
 
+    Without HMAS_ADMIN_TOKEN it sends the token that a gateway on this machine keeps in its state folder. It sends that one nowhere else.
+
     Raises:
         AdminError: The address is invalid.
         ConfigError: The configuration has mistakes.
@@ -53,7 +55,11 @@ def connect(admin_url: str | None, config_file: str | None) -> AdminClient:
     if not admin_url:
         gateway = read_config(config_file).gateway
         admin_url = url_of(gateway.admin_host, gateway.admin_port)
-    return AdminClient(admin_url, token=os.environ.get("HMAS_ADMIN_TOKEN", ""))
+    token = os.environ.get("HMAS_ADMIN_TOKEN", "")
+    client = AdminClient(admin_url, token=token)
+    if not token and is_loopback(client.host):
+        client.token_file = lambda: admin_token_file(read_config(config_file))
+    return client
 
 
 def takes_client(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,18 +2,16 @@
 
 import hashlib
 import os
-import secrets
 
 import click
 import msgspec
 
 from hmas.cli.admin import config_option
 from hmas.cli.output import EXIT_FAILED, complain, example, hint, json_option, say, say_json
+from hmas.controller.admin.token import new_secret
 from hmas.controller.config.loader import ConfigMistakes, advice, example_config, load_config, reference
 from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import ConfigError
-
-KEY_BYTES = 32
 
 
 @click.group()
@@ -84,7 +82,7 @@ def new(tenant: str, admin: bool, as_json: bool) -> None:
 
     The key itself is not stored anywhere: copy it now.
     """
-    secret = f"hmas-{secrets.token_urlsafe(KEY_BYTES)}"
+    secret = new_secret()
     digest = hashlib.sha256(secret.encode()).hexdigest()
     if as_json:
         say_json({"key": secret, "sha256": digest, "for": "admin" if admin else tenant})

@@ -53,7 +53,7 @@ def cli() -> None:
       hmas status
 
     The operators' commands find a running gateway by --admin URL, else HMAS_ADMIN_URL, else the configuration
-    (--config, else HMAS_CONFIG). HMAS_ADMIN_TOKEN is sent where the gateway asks for a token.
+    (--config, else HMAS_CONFIG). They send HMAS_ADMIN_TOKEN, else the token in the state folder of a gateway on this machine.
 
     \b
     Exit codes: 0 done, 1 refused or failed, 2 the command line or the configuration cannot be used, 3 not reachable.

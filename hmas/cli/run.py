@@ -20,6 +20,7 @@ from hmas.controller.core.errors import ConfigError
 from hmas.controller.runtime import logs
 from hmas.controller.runtime.clock import SystemClock
 from hmas.controller.runtime.notify import Notifier
+from hmas.controller.runtime.ports import inherited_sockets
 from hmas.controller.runtime.process import Collector, set_niceness
 from hmas.controller.runtime.signals import stop_flags
 
@@ -129,7 +130,16 @@ async def _gateway(config: Config, bus: Bus, read: Callable[[], Config]) -> None
         with stop_flags(on_reload) as flags:
             stopping = asyncio.create_task(_tell_stopping(flags.stop, notifier))
             try:
-                await serve(config, bus=bus, clock=clock, on_ready=on_ready, on_cycle=on_cycle, stop=flags.stop, hurry=flags.hurry)
+                await serve(
+                    config,
+                    bus=bus,
+                    clock=clock,
+                    on_ready=on_ready,
+                    on_cycle=on_cycle,
+                    stop=flags.stop,
+                    hurry=flags.hurry,
+                    sockets=inherited_sockets(os.environ),
+                )
             finally:
                 stopping.cancel()
     finally:

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from socket import socket
 
 import msgspec
 
@@ -69,10 +70,10 @@ class Stack:
         """The embedded engines."""
         return [self._engine(target) for target in self.choices.targets if target.profile]
 
-    def control_specs(self, bus_url: str) -> list[ChildSpec]:
-        """The agents and the gateway on this bus."""
+    def control_specs(self, bus_url: str, sockets: Sequence[socket] = ()) -> list[ChildSpec]:
+        """The agents and the gateway on this bus; the gateway gets the sockets."""
         env = {**self.env, "HMAS_BUS__URL": bus_url}
-        return [*(self._agent(name, env) for name in running_agents(self.config.agents)), self._gateway(env)]
+        return [*(self._agent(name, env) for name in running_agents(self.config.agents)), self._gateway(env, sockets)]
 
     def _engine(self, target: Target) -> ChildSpec:
         port = target.config.url.rsplit(":", 1)[1]
@@ -86,7 +87,7 @@ class Stack:
         argv = _hmas("run", "agent", name, *self._config_option())
         return ChildSpec(name=name, argv=argv, env=env, stage=AGENT_STAGE, notifies=True, watchdog_s=WATCHDOG_S, final_codes=UNUSABLE)
 
-    def _gateway(self, env: Mapping[str, str]) -> ChildSpec:
+    def _gateway(self, env: Mapping[str, str], sockets: Sequence[socket]) -> ChildSpec:
         return ChildSpec(
             name="gateway",
             argv=_hmas("run", "gateway", *self._config_option()),
@@ -96,6 +97,7 @@ class Stack:
             essential=True,
             notifies=True,
             watchdog_s=WATCHDOG_S,
+            sockets=sockets,
             final_codes=UNUSABLE,
         )
 

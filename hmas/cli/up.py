@@ -4,17 +4,17 @@ import asyncio
 import contextlib
 import logging
 import shlex
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from socket import socket
 from typing import Any
 
 import click
 
-from hmas.cli.admin import config_option
+from hmas.cli.admin import config_option, connect
 from hmas.cli.output import example, hint, json_option, say, say_json
 from hmas.cli.stack import Choices, Stack, plan
 from hmas.cli.targets import ALLOWED, parse_targets
-from hmas.controller.admin.client import AdminClient
 from hmas.controller.bus.embedded import EmbeddedServer
 from hmas.controller.bus.redis_bus import RedisBus
 from hmas.controller.config.derived import AGENT_NAMES, bus_dir
@@ -25,7 +25,7 @@ from hmas.controller.core.messages import Event, Severity
 from hmas.controller.runtime import logs
 from hmas.controller.runtime.clock import SystemClock
 from hmas.controller.runtime.notify import Notifier
-from hmas.controller.runtime.ports import bind_error
+from hmas.controller.runtime.ports import bound_sockets
 from hmas.controller.runtime.signals import StopFlags, stop_flags
 from hmas.controller.runtime.supervisor import ChildEvent, Supervisor
 from hmas.engines.sim.profile import load_profile
@@ -58,10 +58,12 @@ class Upkeep:
 
     Attributes:
         announce: Called once everything is ready.
+        sockets: Bound to the gateway's ports. While a gateway is started again, connections wait in them.
     """
 
     stack: Stack
     announce: Callable[[BusInUse], Awaitable[None]]
+    sockets: Sequence[socket] = ()
     ready_s: float = READY_S
 
     async def run(self) -> int:
@@ -71,6 +73,9 @@ class Upkeep:
             async with _bus_in_use(self.stack.config) as bus, Supervisor(self.stack.engine_specs(), on_event=_Teller(bus.bus)) as keeper:
                 code = await self._start_and_wait(bus, keeper, flags, notifier)
                 notifier.stopping()
+                # From here on only the gateway holds its ports: once it has ended, nobody waits for an answer that does not come.
+                for sock in self.sockets:
+                    sock.close()
                 await keeper.stop(flags.hurry)
                 return code
 
@@ -97,7 +102,7 @@ class Upkeep:
     async def _start(self, bus: BusInUse, keeper: Supervisor) -> list[str]:
         """Starts the engines first, so that the gateway's first check finds them; returns the names of processes that are not ready."""
         late = await keeper.wait_ready(timeout_s=self.ready_s)
-        specs = self.stack.control_specs(bus.url)
+        specs = self.stack.control_specs(bus.url, self.sockets)
         for spec in specs:
             keeper.add(spec)
         return late + await keeper.wait_ready([spec.name for spec in specs], self.ready_s)
@@ -204,7 +209,7 @@ def up(
     config = stack.config
     if not config.engines:
         raise click.UsageError("no engine: name one with --engine (such as --engine sim) or in the configuration")
-    _require_ports(stack)
+    sockets = _bind_ports(stack)
     for word in advice(config, stack.env):
         hint(f"note: {word}")
     logs.configure(config.logging.level, config.logging.format, "up")
@@ -214,26 +219,29 @@ def up(
         if as_json:
             say_json(document)
         else:
-            say(_banner(document))
+            say(_banner(document, config_file))
 
-    ctx.exit(asyncio.run(Upkeep(stack, announce).run()))
+    ctx.exit(asyncio.run(Upkeep(stack, announce, sockets).run()))
 
 
-def _require_ports(stack: Stack) -> None:
+def _bind_ports(stack: Stack) -> list[socket]:
     gateway = stack.config.gateway
+    sockets: list[socket] = []
     for host, port in ((gateway.host, gateway.port), (gateway.admin_host, gateway.admin_port)):
-        taken = bind_error(host, port)
-        if taken:
+        try:
+            sockets += bound_sockets(host, port)
+        except OSError as error:
             advice_text = "is another `hmas up` running? --port and --admin-port choose others, 0 a free one"
-            raise click.ClickException(f"cannot listen on {host} port {port}: {taken}; {advice_text}")
+            raise click.ClickException(f"cannot listen on {host} port {port}: {error.strerror or error}; {advice_text}") from error
+    return sockets
 
 
 async def _describe(stack: Stack, bus: BusInUse) -> dict[str, Any]:
     engines: list[dict[str, Any]] = []
     try:
-        engines = await asyncio.to_thread(AdminClient(stack.admin_url).engines)
+        engines = await asyncio.to_thread(connect(stack.admin_url, stack.choices.config_file).engines)
     except AdminError as error:
-        # If the operators' API needs a token, it refuses this call; the engines' state is optional here.
+        # If another token is configured, the operators' API refuses this call; the engines' state is optional here.
         log.debug("cannot ask the gateway for its engines: %s", error)
     return {
         "gateway": stack.gateway_url,
@@ -245,7 +253,7 @@ async def _describe(stack: Stack, bus: BusInUse) -> dict[str, Any]:
     }
 
 
-def _banner(document: dict[str, Any]) -> str:
+def _banner(document: dict[str, Any], config_file: str | None) -> str:
     engines = [
         f"{item['name']} at {item['url']} ({item['kind']}{'' if item['healthy'] else ', does not answer yet'})"
         for item in document["engines"]
@@ -254,6 +262,7 @@ def _banner(document: dict[str, Any]) -> str:
     body = f'{{"model": "{model}", "stream": true, "max_tokens": 32, "messages": [{{"role": "user", "content": "Hello"}}]}}'
     key = '  -H "authorization: Bearer $HMAS_API_KEY" \\\n' if document["auth"] else ""
     admin = f" --admin {document['admin']}" if not document["admin"].endswith("127.0.0.1:8081") else ""
+    config = f" --config {shlex.quote(config_file)}" if config_file else ""
     return (
         f"H-MAS is up.\n"
         f"  gateway  {document['gateway']}/v1\n"
@@ -264,6 +273,6 @@ def _banner(document: dict[str, Any]) -> str:
         f"Try it:\n"
         f"  curl -N {document['gateway']}/v1/chat/completions -H 'content-type: application/json' \\\n{key}"
         f"    -d {shlex.quote(body)}\n"
-        f"  hmas status{admin}\n"
+        f"  hmas status{admin}{config}\n"
         f"Ctrl-C stops it."
     )

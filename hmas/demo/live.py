@@ -10,6 +10,7 @@ import msgspec
 
 from hmas.controller.admin.client import AdminClient
 from hmas.controller.bus.redis_bus import RedisBus
+from hmas.controller.config.derived import ADMIN_TOKEN_FILE
 from hmas.controller.core.errors import AdminError
 from hmas.controller.core.messages import ACTIONS, DECISIONS, ControlAction, MetaDecision
 from hmas.controller.runtime.clock import Clock
@@ -107,7 +108,7 @@ async def live_run(
     await reset_engines(site)
     async with running_gateway(site, variant, cast=cast, config=config) as address:
         load = LoadSpec(url=address.url, model=site.model, api_keys=site.keys, length_channel=site.kind, drain_s=span.drain_s)
-        watcher = _Watcher(AdminClient(address.admin_url, timeout_s=ANSWER_S), clock)
+        watcher = _Watcher(AdminClient(address.admin_url, token_file=folder / ADMIN_TOKEN_FILE, timeout_s=ANSWER_S), clock)
         watching = asyncio.create_task(watcher.run())
         try:
             write_plan(folder / "plan.jsonl", arrivals, load, folder / "results.jsonl")

@@ -26,6 +26,7 @@ import numpy as np
 
 from hmas.cli.output import table
 from hmas.controller.admin.client import AdminClient
+from hmas.controller.config.derived import ADMIN_TOKEN_FILE
 from hmas.controller.core.errors import AdminError
 from hmas.controller.runtime.ports import free_port
 
@@ -90,7 +91,7 @@ def one_run(arm: str, seconds: float, rate: float) -> dict[str, Any]:
             ports = ["--port", str(port), "--admin-port", str(admin_port)]
             process = subprocess.Popen([*command, *ports], env=env, stdout=log, stderr=log)
             try:
-                admin = AdminClient(f"http://127.0.0.1:{admin_port}")
+                admin = AdminClient(f"http://127.0.0.1:{admin_port}", token_file=Path(directory) / ADMIN_TOKEN_FILE)
                 _await_engines(admin)
                 seen = asyncio.run(_load(f"http://127.0.0.1:{port}/v1/chat/completions", seconds, rate))
                 decisions = admin.decisions(512)

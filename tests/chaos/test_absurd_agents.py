@@ -15,6 +15,7 @@ from hmas_lab.frontdoor.settings import PASS, QUICK, TARGETS
 from hmas_lab.questions import read_questions
 
 from hmas.controller.admin.client import AdminClient
+from hmas.controller.config.derived import ADMIN_TOKEN_FILE
 from hmas.loadgen.dataset import load_mixture
 from hmas.loadgen.process import LoadSpec, run_process, write_plan
 from hmas.loadgen.results import Result, is_good, read_results
@@ -83,7 +84,7 @@ async def side_by_side(stacks: tuple[Stack, Stack, str], agent: Absurd, load: li
 
 @pytest.mark.parametrize("name", list(FIELDS))
 async def test_an_absurd_agent_costs_at_most_two_per_cent(stacks: tuple[Stack, Stack, str], name: str, tmp_path: Path):
-    admin = AdminClient(stacks[1].admin)
+    admin = AdminClient(stacks[1].admin, token_file=Path(stacks[2].removeprefix("unix://")).parents[1] / ADMIN_TOKEN_FILE)
     agent = Absurd(name, stacks[2], [engine["name"] for engine in admin.engines()])
     async with speaking(agent):
         low = await side_by_side(stacks, agent, arrivals(1, rps=LOW_RPS, seconds=LOW_S), LOW_S, tmp_path / "low")

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from hmas.controller.admin.client import AdminClient
+from hmas.controller.config.derived import ADMIN_TOKEN_FILE
 from hmas.controller.core.errors import AdminError
 from hmas.controller.core.types import Slo, TaskType
 from hmas.controller.runtime.clock import SystemClock
@@ -54,12 +55,13 @@ class Stack:
 
     def __init__(self, directory: Path) -> None:
         self.port, self.admin_port = free_port(), free_port()
+        self.directory = directory
         self.log = (directory / "up.log").open("wb")
         env = {**os.environ, "HMAS_STATE_DIR": str(directory), "HMAS_BUS__DURABLE": "true", "HMAS_AGENTS__STALE_AFTER_S": "3"}
         command = [sys.executable, "-m", "hmas", "up", "--engine", "sim", "--engine", "sim", "--no-auth"]
         ports = ["--port", str(self.port), "--admin-port", str(self.admin_port)]
         self.process = subprocess.Popen([*command, *ports], env=env, stdout=self.log, stderr=self.log)
-        self.admin = AdminClient(f"http://127.0.0.1:{self.admin_port}")
+        self.admin = AdminClient(f"http://127.0.0.1:{self.admin_port}", token_file=directory / ADMIN_TOKEN_FILE)
 
     def pid_of(self, name: str) -> int | None:
         """The running process of that name, found among the descendants of `hmas up`."""
@@ -216,6 +218,7 @@ def test_the_sums_come_out_for_operators_too(stack: Stack):
             check=True,
             capture_output=True,
             text=True,
+            env={**os.environ, "HMAS_STATE_DIR": str(stack.directory)},
         ).stdout
     )
     assert document["counts"]["conserved"] is True

@@ -14,8 +14,11 @@ import msgspec
 import orjson
 from aiohttp import web
 
+from hmas.controller.admin.client import AdminClient
+from hmas.controller.admin.token import read_token
 from hmas.controller.bus.base import Delivery
 from hmas.controller.bus.memory_bus import MemoryBus
+from hmas.controller.config.derived import ADMIN_TOKEN_FILE
 from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig, GatewayConfig, SchedulerConfig, TenantConfig
 from hmas.controller.core.messages import TELEMETRY, Completion
 from hmas.controller.gateway.app import Gateway
@@ -149,9 +152,17 @@ class Rig:
         async with self.session.get(self.url + path, **kwargs) as response:
             return await _answer(response)
 
-    async def admin(self, method: str, path: str, document: object = None, **kwargs: Any) -> Answer:
+    @property
+    def operator(self) -> AdminClient:
+        """The CLI's client, with the token that the gateway has made."""
+        return AdminClient(self.admin_url, token_file=self.overrides.parent / ADMIN_TOKEN_FILE)
+
+    async def admin(self, method: str, path: str, document: object = None, headers: dict[str, str] | None = None) -> Answer:
+        """A request to the operators' API; `headers` replace those that such a request has."""
+        token = read_token(self.overrides.parent / ADMIN_TOKEN_FILE)
+        own = {"authorization": f"Bearer {token}", "content-type": "application/json"} if headers is None else headers
         data = None if document is None else orjson.dumps(document)
-        async with self.session.request(method, self.admin_url + path, data=data, **kwargs) as response:
+        async with self.session.request(method, self.admin_url + path, data=data, headers=own) as response:
             return await _answer(response)
 
     async def completions(self) -> list[Completion]:

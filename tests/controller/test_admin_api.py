@@ -11,6 +11,8 @@ import pytest
 from gateway_kit import chat, eventually, gateway_config, running
 
 from hmas.controller.admin.client import AdminClient
+from hmas.controller.admin.token import read_token
+from hmas.controller.config.derived import ADMIN_TOKEN_FILE
 from hmas.controller.core.errors import AdminError
 
 NIGHT = {"version": 1, "author": "ana", "reason": "night shift", "expires": None, "policy": {"name": "wfq"}}
@@ -24,7 +26,7 @@ async def call(function: Any, *args: Any, **kwargs: Any) -> Any:
 async def test_the_status_page(tmp_path: Path):
     async with running(tmp_path, engines=2) as rig:
         await rig.post(chat(tokens=5))
-        status = await call(AdminClient(rig.admin_url).status)
+        status = await call(rig.operator.status)
     assert status["ready"]
     assert status["policy"]["name"] == "fcfs"
     assert status["policy"]["source"] == "configured"
@@ -45,7 +47,7 @@ async def test_the_status_page(tmp_path: Path):
 
 async def test_forcing_and_releasing_the_policy(tmp_path: Path):
     async with running(tmp_path) as rig:
-        client = AdminClient(rig.admin_url)
+        client = rig.operator
         forced = await call(client.force_policy, "two-lane", parameters={"threshold_ms": 900.0}, author="ana", reason="long tails")
         assert (forced["name"], forced["source"], forced["reason"]) == ("two-lane", "operator", "ana: cli-policy: long tails")
         assert forced["parameters"]["threshold_ms"] == 900
@@ -59,7 +61,7 @@ async def test_forcing_and_releasing_the_policy(tmp_path: Path):
 
 async def test_forcing_and_releasing_knobs(tmp_path: Path):
     async with running(tmp_path, engines=2) as rig:
-        client = AdminClient(rig.admin_url)
+        client = rig.operator
         await call(client.force_knobs, n_run=5)
         await call(client.force_knobs, "sim-2", n_run=2, token_budget=100)
         knobs = {item["name"]: item for item in (await call(client.knobs))["instances"]}
@@ -74,7 +76,7 @@ async def test_forcing_and_releasing_knobs(tmp_path: Path):
 
 async def test_overrides_from_end_to_end(tmp_path: Path):
     async with running(tmp_path) as rig:
-        client = AdminClient(rig.admin_url)
+        client = rig.operator
         assert (await call(client.validate_override, "night", NIGHT))["valid"]
         assert rig.gateway.scheduler.policy == "fcfs", "validating changes nothing"
         held = await call(client.put_override, "night", NIGHT)
@@ -123,14 +125,15 @@ async def test_mistakes_get_the_json_path(tmp_path: Path, method: str, path: str
 
 async def test_bodies_that_are_no_json(tmp_path: Path):
     async with running(tmp_path) as rig:
+        headers = {"authorization": f"Bearer {read_token(tmp_path / ADMIN_TOKEN_FILE)}", "content-type": "application/json"}
         for data, code in ((b"{half", "invalid_json"), (b"[1]", "invalid_json"), (b" " * 70_000, "request_too_large")):
-            async with rig.session.post(rig.admin_url + "/admin/policy", data=data) as response:
+            async with rig.session.post(rig.admin_url + "/admin/policy", data=data, headers=headers) as response:
                 assert orjson.loads(await response.read())["error"]["code"] == code
 
 
 async def test_events_tell_what_changed(tmp_path: Path):
     async with running(tmp_path) as rig:
-        client = AdminClient(rig.admin_url)
+        client = rig.operator
         await call(client.force_policy, "sjf", author="ana", reason="try")
         events = await call(client.events, 5)
         assert len(await call(client.events, 1)) == 1
@@ -153,7 +156,7 @@ async def test_an_override_directory_that_cannot_be_written(tmp_path: Path):
     async with running(tmp_path) as rig:
         (tmp_path / "overrides").write_text("in the way")
         with pytest.raises(AdminError, match="cannot write"):
-            await call(AdminClient(rig.admin_url).force_policy, "sjf")
+            await call(rig.operator.force_policy, "sjf")
         assert rig.gateway.scheduler.policy == "fcfs"
 
 

@@ -141,7 +141,7 @@ async def test_large_bodies_are_asked_for(tmp_path: Path):
         host, port = rig.url.removeprefix("http://").split(":")
         for length, first in ((len(body), b"HTTP/1.1 100 Continue\r\n"), (9999, b"HTTP/1.1 413 ")):
             reader, writer = await asyncio.open_connection(host, int(port))
-            head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: %d\r\n\r\n"
+            head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: %d\r\n\r\n"
             writer.write(head % length)
             assert (await reader.readline()).startswith(first)
             if length == len(body):

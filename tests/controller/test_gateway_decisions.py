@@ -70,7 +70,7 @@ def test_memory_is_bounded():
 
 async def test_operators_see_decisions_over_the_api_and_the_cli(tmp_path: Path):
     def invoke(url: str, *words: str) -> Result:
-        return CliRunner().invoke(cli, ["decisions", *words, "--admin", url])
+        return CliRunner(env={"HMAS_STATE_DIR": str(tmp_path)}).invoke(cli, ["decisions", *words, "--admin", url])
 
     async with running(tmp_path) as rig:
         none = await asyncio.to_thread(invoke, rig.admin_url)

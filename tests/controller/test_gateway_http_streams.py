@@ -76,7 +76,7 @@ async def raw(rig: Rig, text: str) -> AsyncIterator[Client]:
     host, port = rig.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port), limit=1)
     body = orjson.dumps(chat(text))
-    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
     try:
         yield Client(reader, writer)
     finally:

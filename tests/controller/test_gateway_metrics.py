@@ -1,10 +1,12 @@
 """Labels stay bounded, and what is exposed is true."""
 
+import platform
+
 from message_kit import system_snapshot
 
 from hmas.controller.core.messages import Completion, SystemSnapshot
 from hmas.controller.core.types import OutcomeKind
-from hmas.controller.observability.metrics import MAX_TENANT_LABELS, OTHER, Metrics
+from hmas.controller.observability.metrics import MAX_TENANT_LABELS, OTHER, Metrics, package_version
 
 
 def completion(tenant: str = "t", outcome: OutcomeKind = OutcomeKind.COMPLETED, **fields: object) -> Completion:
@@ -60,3 +62,15 @@ def test_only_the_policy_in_force_is_shown():
 def test_two_gateways_in_one_process_do_not_meet():
     Metrics().ended(completion())
     assert "hmas_requests_total{" not in page(Metrics())
+
+
+def test_the_build_and_the_process_are_described():
+    text = page(Metrics())
+    build = next(line for line in text.splitlines() if line.startswith("hmas_build_info{"))
+    assert f'python="{platform.python_version()}"' in build
+    assert f'version="{package_version()}"' in build
+    assert 'compiled="' in build
+    assert build.endswith(" 1.0")
+    for name in ("resident_memory_bytes", "cpu_seconds_total", "open_fds", "max_fds", "start_time_seconds"):
+        (value,) = [float(line.split()[1]) for line in text.splitlines() if line.startswith(f"process_{name} ")]
+        assert value > 0

@@ -13,6 +13,7 @@ import pytest
 from gateway_kit import MODEL, eventually, gateway_config, key_hash, running
 
 from hmas.controller.admin.client import AdminClient
+from hmas.controller.config.derived import ADMIN_TOKEN_FILE
 from hmas.controller.config.reload import LIVE, differences, taken
 from hmas.controller.config.schema import Config, GatewayConfig, SchedulerConfig, TenantConfig
 from hmas.controller.core.errors import AdminError
@@ -113,7 +114,7 @@ def test_sighup_reads_the_file_again_and_a_wrong_one_changes_nothing(tmp_path: P
     write(scheduler={"policy": "fcfs"})
     env = {name: value for name, value in os.environ.items() if not name.startswith("HMAS_")} | {"PYTHONPATH": str(ROOT)}
     process = subprocess.Popen([sys.executable, "-m", "hmas", "run", "gateway", "--config", str(file)], env=env, cwd=tmp_path)
-    admin = AdminClient(f"http://127.0.0.1:{admin_port}")
+    admin = AdminClient(f"http://127.0.0.1:{admin_port}", token_file=tmp_path / ADMIN_TOKEN_FILE)
 
     def policy() -> str:
         try:

@@ -162,7 +162,7 @@ async def test_health_ready_and_metrics(tmp_path: Path):
     assert 'hmas_tokens_total{direction="output"} 4.0' in text
     assert "hmas_ttft_seconds_count 1.0" in text
     samples = [line for line in text.splitlines() if line and not line.startswith("#")]
-    assert all(line.startswith("hmas_") for line in samples)
+    assert all(line.startswith(("hmas_", "process_")) for line in samples)
 
 
 async def test_two_engines_share_the_work(tmp_path: Path):

@@ -13,6 +13,7 @@ from sglang_server import CHUNK, MAX_RUNNING, TOKEN, served
 
 from hmas.controller.admin.client import AdminClient
 from hmas.controller.bus.memory_bus import MemoryBus
+from hmas.controller.config.derived import ADMIN_TOKEN_FILE
 from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig, GatewayConfig
 from hmas.controller.gateway.process import serve
 from hmas.controller.runtime.clock import SystemClock
@@ -323,7 +324,7 @@ async def test_through_a_gateway(server, route, tmp_path):
     env = {"ENGINE_TOKEN": TOKEN}
     gateway = asyncio.create_task(serve(config, bus=bus, clock=SystemClock(), on_ready=ready.set_result, stop=stop, env=env))
     addresses = await ready
-    admin, client = AdminClient(addresses.admin_url), EngineClient(name="client", url=addresses.url)
+    admin, client = AdminClient(addresses.admin_url, token_file=tmp_path / ADMIN_TOKEN_FILE), EngineClient(name="client", url=addresses.url)
 
     async def in_force(*values: int) -> None:
         deadline_s = time.monotonic() + 20

@@ -11,6 +11,7 @@ from vllm_server import control_token
 
 from hmas.controller.admin.client import AdminClient
 from hmas.controller.bus.memory_bus import MemoryBus
+from hmas.controller.config.derived import ADMIN_TOKEN_FILE
 from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig, GatewayConfig
 from hmas.controller.gateway.process import serve
 from hmas.controller.runtime.clock import SystemClock
@@ -277,7 +278,7 @@ async def test_an_operator_turns_the_engines_knobs_through_the_gateway(vllm_url,
     stop, ready, bus = asyncio.Event(), asyncio.get_running_loop().create_future(), MemoryBus()
     env = {"ENGINE_TOKEN": control_token()}
     gateway = asyncio.create_task(serve(config, bus=bus, clock=SystemClock(), on_ready=ready.set_result, stop=stop, env=env))
-    admin = AdminClient((await ready).admin_url)
+    admin = AdminClient((await ready).admin_url, token_file=tmp_path / ADMIN_TOKEN_FILE)
 
     async def in_force(*values: int) -> None:
         deadline_s = time.monotonic() + 20

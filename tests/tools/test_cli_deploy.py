@@ -45,6 +45,12 @@ def test_what_a_unit_starts_and_sets_exists(unit):
     assert "RestartPreventExitStatus=2" in text
 
 
+def test_the_socket_unit_has_the_ports_of_the_configuration():
+    gateway = Config().gateway
+    listens = re.findall(r"^ListenStream=(.*)$", (ROOT / "systemd" / "hmas-gateway.socket").read_text(), re.MULTILINE)
+    assert listens == [f"{gateway.host}:{gateway.port}", f"{gateway.admin_host}:{gateway.admin_port}"]
+
+
 def test_the_target_wants_every_agent():
     wanted = re.findall(r"hmas-agent@(\w+)\.service", (ROOT / "systemd" / "hmas.target").read_text())
     assert sorted(wanted) == sorted(AGENTS)

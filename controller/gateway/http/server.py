@@ -1,31 +1,35 @@
 """The public port: raw connections, parsed by httptools, with limits on their number and on the memory of each."""
 
 import asyncio
+from collections.abc import Sequence
+from socket import socket
 
 from hmas.controller.gateway.http.connection import ClientConnection, Handler, ServerState
+from hmas.controller.runtime.ports import BACKLOG
 
-BACKLOG = 1024
 ROUND_S = 1.0
 
 
 class HttpServer:
-    """Listens on one address and passes requests to `handler`; if a client leaves, its handler is cancelled.
+    """Listens on one address, or on bound sockets, and passes requests to `handler`; if a client leaves, its handler is cancelled.
 
     One timer serves all connections: a timer for each request would cost more than the rest of the bookkeeping.
     """
 
-    def __init__(self, handler: Handler, *, host: str, port: int, max_body_bytes: int, max_connections: int) -> None:
+    def __init__(
+        self, handler: Handler, *, host: str, port: int, max_body_bytes: int, max_connections: int, sockets: Sequence[socket] = ()
+    ) -> None:
         self._state = ServerState(handler, max_body_bytes=max_body_bytes, max_connections=max_connections)
         self._host = host
         self._port = port
-        self._server: asyncio.Server | None = None
+        self._sockets = sockets
+        self._servers: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def port(self) -> int:
         """The port in use."""
-        assert self._server is not None
-        port: int = self._server.sockets[0].getsockname()[1]
+        port: int = self._servers[0].sockets[0].getsockname()[1]
         return port
 
     @property
@@ -41,13 +45,16 @@ class HttpServer:
         """
         loop = asyncio.get_running_loop()
         self._state.now_s = loop.time()
-        self._server = await loop.create_server(lambda: ClientConnection(self._state), self._host, self._port, backlog=BACKLOG)
+        for sock in self._sockets:
+            self._servers.append(await loop.create_server(self._connect, sock=sock, backlog=BACKLOG))
+        if not self._sockets:
+            self._servers.append(await loop.create_server(self._connect, self._host, self._port, backlog=BACKLOG))
         self._timer = loop.call_later(ROUND_S, self._watch)
 
     def stop_listening(self) -> None:
         """Accepts no new connections; open ones continue."""
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
 
     async def close(self, grace_s: float = 1.0) -> None:
         """Ends all connections; running handlers get `grace_s`."""
@@ -67,8 +74,11 @@ class HttpServer:
             await asyncio.wait(tasks, timeout=grace_s)
         if self._timer is not None:
             self._timer.cancel()
-        if self._server is not None:
-            await self._server.wait_closed()
+        for server in self._servers:
+            await server.wait_closed()
+
+    def _connect(self) -> ClientConnection:
+        return ClientConnection(self._state)
 
     def _watch(self) -> None:
         loop = asyncio.get_running_loop()

@@ -64,6 +64,17 @@ class Instance:
         """Whether the last reading found it healthy."""
         return self.down_since_s is None
 
+    @property
+    def closed_because(self) -> str:
+        """Why it takes no requests, empty if it does. One that is probed takes requests: without any, its circuit would never close."""
+        if self.breaker.state == "open":
+            return "its circuit is open"
+        if not self.healthy:
+            return "it does not answer"
+        if self.draining:
+            return "it is being drained"
+        return "its window is 0" if self.wanted is not None and self.wanted.n_run < 1 else ""
+
     def serves(self, model: str) -> bool:
         """Whether it may get a request for this model."""
         return self.models is None or model in self.models

@@ -8,9 +8,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import aiohttp
 import msgspec
 
+from hmas.controller.admin.client import AdminClient
+from hmas.controller.config.derived import ADMIN_TOKEN_FILE
 from hmas.controller.core.types import DEFAULT_IMPORTANCE, Slo
 from hmas.engines.tokens import estimate_tokens
 from hmas.loadgen.arrivals import piecewise_times
@@ -177,7 +178,7 @@ async def _run(
         spec = LoadSpec(url=stack.url, model=stack.model, length_channel="vllm", drain_s=settings.drain_s)
         write_plan(plan, arrivals, spec, results)
         moments: list[Moment] = []
-        reading = asyncio.create_task(_read(stack.admin, moments))
+        reading = asyncio.create_task(_read(AdminClient(stack.admin, token_file=folder / "state" / ADMIN_TOKEN_FILE), moments))
         try:
             await run_process(plan, lambda _progress: None)
         finally:
@@ -187,22 +188,20 @@ async def _run(
     return read_results(results), moments
 
 
-async def _read(admin: str, moments: list[Moment]) -> None:
+async def _read(admin: AdminClient, moments: list[Moment]) -> None:
     """Asks the gateway for its state again and again until it is cancelled."""
     loop = asyncio.get_running_loop()
     began_s = loop.time()
-    async with aiohttp.ClientSession() as session:
-        while True:
-            async with session.get(f"{admin}/admin/status") as response:
-                status = await response.json()
-            (instance,) = status["instances"]
-            moments.append(
-                Moment(
-                    loop.time() - began_s,
-                    int(instance["n_run"]["value"]),
-                    instance["in_flight"],
-                    status["queue"]["queued"],
-                    float(instance["guard"]["value"] or 1.0),
-                )
+    while True:
+        status = await asyncio.to_thread(admin.status)
+        (instance,) = status["instances"]
+        moments.append(
+            Moment(
+                loop.time() - began_s,
+                int(instance["n_run"]["value"]),
+                instance["in_flight"],
+                status["queue"]["queued"],
+                float(instance["guard"]["value"] or 1.0),
             )
-            await asyncio.sleep(READ_EVERY_S)
+        )
+        await asyncio.sleep(READ_EVERY_S)
