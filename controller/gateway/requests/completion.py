@@ -18,7 +18,7 @@ from hmas.controller.gateway.instances.monitor import Fleet
 from hmas.controller.gateway.requests.active_request import ActiveRequest, Ending
 from hmas.controller.gateway.requests.auth import Authenticator
 from hmas.controller.gateway.requests.manager import RequestManager
-from hmas.controller.gateway.requests.parse import parse_call, with_priority
+from hmas.controller.gateway.requests.parse import BodyParser
 from hmas.controller.gateway.requests.relay import STREAM_HEADERS, Answer, EngineFault, relay
 from hmas.controller.gateway.requests.request_headers import Claims, Ids, clamp_priority, read_claims
 from hmas.controller.observability.observer import Observers
@@ -41,6 +41,7 @@ class CompletionHandler:
         manager: RequestManager,
         fleet: Fleet,
         auth: Authenticator,
+        bodies: BodyParser,
         observer: Observers,
         clock: Clock,
         targets: TargetTable,
@@ -50,6 +51,7 @@ class CompletionHandler:
         self._manager = manager
         self._fleet = fleet
         self._auth = auth
+        self._bodies = bodies
         self._observer = observer
         self._clock = clock
         self._default_slo = targets.target(TaskType.UNKNOWN, DEFAULT_IMPORTANCE)
@@ -68,13 +70,13 @@ class CompletionHandler:
         claims = read_claims(http.headers, identity.limits)
         body = await http.body()
         arrival_s = self._clock.now_s()
-        call = parse_call(http.path, body)
+        call = await self._bodies.call(http.path, body)
         self._fleet.require_model(call.model)
         priority = 0
         if call.priority is not None:
             priority = clamp_priority(call.priority, identity.limits)
             if priority != call.priority:
-                body = with_priority(call, priority)
+                body = await self._bodies.with_priority(body, priority)
         live = self._new_request(call, claims, body, tenant=identity.tenant, priority=priority, arrival_s=arrival_s)
         try:
             self._admit(live)
@@ -113,7 +115,9 @@ class CompletionHandler:
                 session=claims.session or call.cache_key,
                 stream=call.stream,
                 context_tokens=self._fleet.context_tokens(call.model),
-                sequences=call.choices,
+                prompts=call.prompts,
+                sequences=call.sequences,
+                body_bytes=len(body),
             ),
             call=call,
             client_request_id=claims.request_id or request_id,

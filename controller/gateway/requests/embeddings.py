@@ -8,7 +8,7 @@ from hmas.controller.gateway.errors import ApiError
 from hmas.controller.gateway.http.transport import HttpRequest, Responder
 from hmas.controller.gateway.instances.monitor import Fleet, Instance
 from hmas.controller.gateway.requests.auth import Authenticator
-from hmas.controller.gateway.requests.parse import parse_object, read_model
+from hmas.controller.gateway.requests.parse import BodyParser
 from hmas.controller.gateway.requests.relay import Answer, EngineFault, relay
 from hmas.controller.gateway.requests.request_headers import answer_id, read_claims
 from hmas.controller.observability.observer import Observers
@@ -23,10 +23,11 @@ class PassThrough:
     Authentication, the model check and the time limit are those of scheduled requests; the number in progress is bounded.
     """
 
-    def __init__(self, *, fleet: Fleet, auth: Authenticator, observer: Observers, timeout_s: float) -> None:
+    def __init__(self, *, fleet: Fleet, auth: Authenticator, bodies: BodyParser, observer: Observers, timeout_s: float) -> None:
         self._fleet = fleet
         self._observer = observer
         self._auth = auth
+        self._bodies = bodies
         self._timeout_s = timeout_s
         self._passing = 0
 
@@ -39,7 +40,7 @@ class PassThrough:
         identity = self._auth.identify(http.headers)
         claims = read_claims(http.headers, identity.limits)
         body = await http.body()
-        model = read_model(parse_object(body))
+        model = await self._bodies.model(body)
         arrival_s = self._fleet.now_s()
         try:
             instance, answer = await self._answered(model, http.path, body, claims.trace_headers, out)

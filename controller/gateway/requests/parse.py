@@ -1,27 +1,32 @@
-"""Parsing of request bodies. A body is parsed once for the control plane and sent to the engine as it came."""
+"""Parsing of request bodies. A body is parsed once for the control plane and sent to the engine as it came.
 
+The parsed document is not kept: it takes up to 25 times the memory of the body, and a request may wait for minutes.
+"""
+
+import asyncio
 from typing import Any
 
 import orjson
 
+from hmas.controller.core.body_bounds import BODY, LARGE_BODY_BYTES, BodyStructure, repeated_key, repeats_a_key
 from hmas.controller.core.errors import BodyError
 from hmas.controller.core.request_body import Call, read_call
 from hmas.controller.core.request_body import read_model as read_model_field
 from hmas.controller.gateway.errors import ApiError
+
+PIECE_BYTES = 4 << 20
+"""Bytes of a large body that are counted in one turn of the event loop."""
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
     """Returns the body as a JSON object.
 
     Raises:
-        ApiError: 400 if it is not JSON, not UTF-8 or not an object; the message names the place.
+        ApiError: 400 if it is not JSON, not UTF-8 or not an object, if it holds too much, or if an object in it has the same key twice.
     """
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise ApiError(400, "invalid_json", f"the request body is not valid JSON: {error}") from None
-    if not isinstance(document, dict):
-        raise ApiError(400, "invalid_json", f"the request body is a JSON {_kind(document)}; it must be an object")
+    colons = _count(body) if len(body) > LARGE_BODY_BYTES else body.count(b":")
+    document = _loads(body)
+    _check_keys(body, document, colons)
     return document
 
 
@@ -31,11 +36,7 @@ def parse_call(path: str, body: bytes) -> Call:
     Raises:
         ApiError: 400; the message names the field, its value and the allowed values.
     """
-    document = parse_object(body)
-    try:
-        return read_call(path, document)
-    except BodyError as error:
-        raise _refused(error) from None
+    return _read(path, parse_object(body))
 
 
 def read_model(document: dict[str, Any]) -> str:
@@ -50,12 +51,93 @@ def read_model(document: dict[str, Any]) -> str:
         raise _refused(error) from None
 
 
-def with_priority(call: Call, priority: int) -> bytes:
-    """The body with its priority replaced. Only then is it not sent byte for byte, because the claimed priority was limited."""
-    return orjson.dumps({**call.document, "priority": priority})
+class BodyParser:
+    """Parses bodies without holding the event loop for long.
+
+    A large body is parsed in several turns of the loop, and one large body at a time. The bounds on a body keep each turn short. A thread
+    would not help, because the parser holds the interpreter's lock.
+    """
+
+    def __init__(self) -> None:
+        self._one_at_a_time = asyncio.Lock()
+
+    async def call(self, path: str, body: bytes) -> Call:
+        """As `parse_call`."""
+        return _read(path, await self._document(body))
+
+    async def model(self, body: bytes) -> str:
+        """The `model` field of a request that is not read any further."""
+        return read_model(await self._document(body))
+
+    async def with_priority(self, body: bytes, priority: int) -> bytes:
+        """The body with its priority replaced. Only then is it not sent byte for byte, because the claimed priority was limited."""
+        return orjson.dumps({**await self._document(body), "priority": priority})
+
+    async def _document(self, body: bytes) -> dict[str, Any]:
+        """As `parse_object`."""
+        if len(body) <= LARGE_BODY_BYTES:
+            return parse_object(body)
+        await self._one_at_a_time.acquire()
+        try:
+            structure = BodyStructure()
+            for start in range(0, len(body), PIECE_BYTES):
+                _count_piece(structure, body, start, start + PIECE_BYTES)
+                await asyncio.sleep(0)
+            document = _loads(body)
+            await asyncio.sleep(0)
+            _check_keys(body, document, structure.colons)
+            await asyncio.sleep(0)
+            return document
+        finally:
+            self._one_at_a_time.release()
+
+
+def _count(body: bytes) -> int:
+    """Checks the bounds on a body's structure; returns its number of colons."""
+    structure = BodyStructure()
+    _count_piece(structure, body, 0, len(body))
+    return structure.colons
+
+
+def _count_piece(structure: BodyStructure, body: bytes, start: int, end: int) -> None:
+    try:
+        structure.count(body, start, end)
+    except BodyError as error:
+        raise _refused(error) from None
+
+
+def _loads(body: bytes) -> dict[str, Any]:
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise ApiError(400, "invalid_json", f"the request body is not valid JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise ApiError(400, "invalid_json", f"the request body is a JSON {_kind(document)}; it must be an object")
+    return document
+
+
+def _check_keys(body: bytes, document: dict[str, Any], colons: int) -> None:
+    try:
+        if not repeats_a_key(body, document, colons):
+            return
+    except BodyError as error:
+        raise _refused(error) from None
+    key = repeated_key(body) if len(body) <= LARGE_BODY_BYTES else ""
+    what = f"the key {key!r}" if key else "the same key"
+    text = f"an object in the request body has {what} twice, and engines differ in which of the two values they take; allowed: once"
+    raise ApiError(400, "repeated_key", text, param=key or None)
+
+
+def _read(path: str, document: dict[str, Any]) -> Call:
+    try:
+        return read_call(path, document)
+    except BodyError as error:
+        raise _refused(error) from None
 
 
 def _refused(error: BodyError) -> ApiError:
+    if error.field == BODY:
+        return ApiError(400, "invalid_body", str(error))
     return ApiError(400, "invalid_value", str(error), param=error.field)
 
 
