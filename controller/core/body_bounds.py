@@ -70,7 +70,8 @@ class BodyStructure:
         self.structures += colons + body.count(b"[", start, end) + body.count(b"{", start, end)
         self.values += body.count(b",", start, end)
         if self.structures > STRUCTURES_MOST:
-            raise TooManyError(BODY, self.structures, STRUCTURES_MOST, "lists, objects and keys, counted by its characters [ { and : so far")
+            what = "lists, objects and keys, counted by its characters [ { and : so far"
+            raise TooManyError(BODY, self.structures, STRUCTURES_MOST, what)
         if self.values > VALUES_MOST:
             raise TooManyError(BODY, self.values, VALUES_MOST, "values, counted by its commas so far")
 

@@ -78,8 +78,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         stream: Whether the client asked for a stream.
         context_tokens: Most tokens, prompt and output together, that the model's engines hold for one sequence; 0 if they do not report it.
         prompts: Number of prompts, 1 or more; `prompt_tokens` is their sum.
-        sequences: Number of answers that the engine computes, each a sequence of its own: `n` or `best_of` to each prompt. The caps apply to
-            all of them together. A sequence takes a slot of a window; those of one prompt share its KV cache.
+        sequences: Number of answers that the engine computes, each a sequence of its own: `n` or `best_of` to each prompt. The caps apply
+            to all of them together. A sequence takes a slot of a window; those of one prompt share its KV cache.
         body_bytes: Size of the body that the gateway holds while the request waits.
     """
 

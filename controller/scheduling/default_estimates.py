@@ -115,7 +115,7 @@ class History:
     def estimate(self, request: Request) -> Estimates:
         """The estimates of a request before any agent has answered.
 
-        A declared SLO is used as it is; a cap on output bounds the lengths. A request for several answers is taken to have the length of all.
+        A declared SLO is used as it is; a cap on output bounds the lengths. The lengths are those of all answers together.
         """
         slo = request.declared_slo or self._slo
         prior = Estimates(slo=slo, importance=DEFAULT_IMPORTANCE)

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from gateway_kit import MODEL, chat, eventually, key_hash, running
+from gateway_kit import chat, eventually, key_hash, running
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -262,4 +262,3 @@ async def test_lists_of_prompts_and_answers_keep_to_a_tenants_cap(tmp_path: Path
         assert rig.gateway.scheduler.counts().queued == 1
         first.cancel()
         assert (await second).status == 200
-    assert MODEL

@@ -109,7 +109,10 @@ async def waiting(rig: Rig, number: int, *, text: str = "waits", **kwargs) -> li
     return tasks
 
 
-@pytest.mark.parametrize(("limits", "says"), [({"max_queued": 2}, "max_queued is 2"), ({"max_body_bytes_waiting": 9000}, "bytes_waiting is 9000")])
+@pytest.mark.parametrize(
+    ("limits", "says"),
+    [({"max_queued": 2}, "max_queued is 2"), ({"max_body_bytes_waiting": 9000}, "max_body_bytes_waiting is 9000")],
+)
 async def test_a_flood_of_one_tenant_leaves_the_queue_to_the_others(tmp_path: Path, limits: dict[str, int], says: str):
     tenants = {"flood": TenantConfig(key_sha256=[key_hash("sk-flood")], **limits)}
     async with running(tmp_path, tenants=tenants, scheduler=SchedulerConfig(policy="fcfs", n_run=1, tick_s=0.02)) as rig:
