@@ -6,6 +6,7 @@ character is about a token to a model too, so that a prompt that any model can t
 """
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
@@ -15,12 +16,15 @@ from hmas.controller.core.errors import SHOWN_CHARS, BodyError, TooManyError
 BODY = "the request body"
 """The `field` of an error that concerns the body as a whole."""
 
-LARGE_BODY_BYTES = 256 << 10
-"""Smaller bodies cannot exceed the bounds on structure."""
-STRUCTURES_MOST = 1 << 18
-"""Most lists, objects and keys, counted by `[`, `{` and `:`."""
-VALUES_MOST = 1 << 19
-"""Most values, counted by `,`."""
+VALUES_MOST = 3 << 17
+"""Most values of a body, counted by `,`. A list, an object or a key takes longer to build: each `[`, `{` and `:` counts as three values."""
+STRUCTURE_VALUES = 3
+LARGE_BODY_BYTES = VALUES_MOST // STRUCTURE_VALUES
+"""A body of no more bytes cannot hold too many values."""
+PIECE_BYTES = 1 << 20
+"""Bytes of a large body that are counted at once. `PIECE_VALUES`: values of its document."""
+PIECE_VALUES = 10_000
+ESCAPE_BYTES = len("\\u003a")
 
 MESSAGES_MOST = 8192
 PARTS_MOST = 8192
@@ -46,58 +50,96 @@ def bounded_list(field: str, value: object, limit: int, allowed: str) -> list[An
 
 
 class BodyStructure:
-    """Counts of a body's structural characters, in one or several pieces.
+    """Counts of a body's structural characters, piece by piece.
 
     Attributes:
-        structures: `[`, `{` and `:` counted so far. `colons`: `:` alone. `values`: `,`.
+        counted: Bytes counted so far.
+        values: Values in them, with weights. `colons`: `:` in them, escaped ones included.
     """
 
-    __slots__ = ("colons", "structures", "values")
+    __slots__ = ("colons", "counted", "values")
 
     def __init__(self) -> None:
-        self.structures = 0
-        self.colons = 0
+        self.counted = 0
         self.values = 0
+        self.colons = 0
 
-    def count(self, body: bytes, start: int, end: int) -> None:
-        """Counts one piece.
+    def count(self, body: bytes) -> bool:
+        """Counts the next piece; returns whether any is left.
 
         Raises:
-            BodyError: The body has too many lists, objects, keys or values. Characters inside texts count too.
+            BodyError: The body has too many values. Characters inside texts count too.
         """
-        colons = body.count(b":", start, end)
-        self.colons += colons
-        self.structures += colons + body.count(b"[", start, end) + body.count(b"{", start, end)
-        self.values += body.count(b",", start, end)
-        if self.structures > STRUCTURES_MOST:
-            what = "lists, objects and keys, counted by its characters [ { and : so far"
-            raise TooManyError(BODY, self.structures, STRUCTURES_MOST, what)
+        piece = _piece(body, self.counted)
+        self.counted += len(piece)
+        colons = piece.count(b":")
+        self.colons += colons + _escaped_colons(piece)
+        self.values += piece.count(b",") + STRUCTURE_VALUES * (colons + piece.count(b"[") + piece.count(b"{"))
         if self.values > VALUES_MOST:
-            raise TooManyError(BODY, self.values, VALUES_MOST, "values, counted by its commas so far")
+            what = "or more values (counted by its commas, and as three by each [ { and :)"
+            raise TooManyError(BODY, self.values, VALUES_MOST, what)
+        return self.counted < len(body)
 
 
-def repeats_a_key(body: bytes, document: object, colons: int) -> bool:
-    """Whether an object in the body has the same key twice. Parsers differ in which value they take then.
+def colons_of_body(body: bytes) -> int:
+    """How often `:` stands in a small body, escaped ones included."""
+    return body.count(b":") + _escaped_colons(body)
 
-    A parsed document has one value of such a key, so that it is written with fewer colons than the body has: each key has one, and those
-    inside texts are the same on both sides. In a body they may be escaped; in what is written they never are.
 
-    Args:
-        body: The body.
-        document: What it was parsed to.
-        colons: How often `:` stands in the body.
+def colons_of_document(document: object) -> int:
+    """How often `:` would stand in a document that is written as JSON: for each key, and inside keys and texts.
 
-    Raises:
-        BodyError: Its lists and objects are nested too deep.
+    A parsed document has one value of each key. So if an object in a body has the same key twice, its document has fewer colons than the
+    body. This holds for no other body.
     """
-    if b"u003a" in body or b"u003A" in body:
-        # A backslash that is itself escaped does not escape what follows it.
-        unescaped = body.replace(b"\\\\", b"")
-        colons += unescaped.count(b"\\u003a") + unescaped.count(b"\\u003A")
     try:
-        return orjson.dumps(document).count(b":") != colons
+        return orjson.dumps(document).count(b":")
     except orjson.JSONEncodeError:
-        raise BodyError(BODY, "nested too deep", "254 levels of lists and objects") from None
+        # Nested deeper than this writer goes.
+        return sum(colons_by_piece(document))
+
+
+def colons_by_piece(document: object) -> Iterator[int]:
+    """The addends of `colons_of_document`, each the work of a few milliseconds at most."""
+    rest: list[Any] = [document]
+    colons = seen = 0
+    while rest:
+        value = rest.pop()
+        if isinstance(value, str):
+            colons += value.count(":")
+        elif isinstance(value, dict):
+            colons += len(value)
+            rest += value
+            rest += value.values()
+        elif isinstance(value, list):
+            rest += value
+        seen += 1
+        if seen % PIECE_VALUES == 0:
+            yield colons
+            colons = 0
+    yield colons
+
+
+def _piece(body: bytes, start: int) -> bytes:
+    """The next piece of a body. It begins and ends between the characters of a text, not inside an escaped one."""
+    end = start + PIECE_BYTES
+    if end >= len(body):
+        return body[start:]
+    last = body.rfind(b"\\", end - ESCAPE_BYTES, end)
+    if last < 0:
+        return body[start:end]
+    piece = body[start : last + 1]
+    # A backslash at an even place of a row of them is itself escaped.
+    begins_escape = (len(piece) - len(piece.rstrip(b"\\"))) % 2 == 1
+    return piece[:-1] if begins_escape else body[start:end]
+
+
+def _escaped_colons(piece: bytes) -> int:
+    if b"u003a" not in piece and b"u003A" not in piece:
+        return 0
+    # A backslash that is itself escaped does not escape what follows it.
+    plain = piece.replace(b"\\\\", b"")
+    return plain.count(b"\\u003a") + plain.count(b"\\u003A")
 
 
 def repeated_key(body: bytes) -> str:

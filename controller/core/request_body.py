@@ -106,7 +106,10 @@ def read_call(path: str, document: dict[str, Any]) -> Call:
     if tools is not None:
         bounded_list("tools", tools, TOOLS_MOST, "a list of tool definitions")
     if tools:
-        texts.tokens += estimate_tokens(orjson.dumps(tools).decode())
+        try:
+            texts.tokens += estimate_tokens(orjson.dumps(tools).decode())
+        except orjson.JSONEncodeError:
+            raise BodyError("tools", tools, "a list of tool definitions, nested at most 254 levels deep") from None
     _check_tier(document)
     choices = _read_choices(document, prompts)
     cap = _read_cap(document, prompts * choices)

@@ -28,9 +28,7 @@ def build(limits: TenantLimits = NO_LIMITS, **more) -> Scheduler:
 
 
 def submit(made: Scheduler, number: int, tenant: str = "a", body_bytes: int = 1000, **more) -> Refusal | None:
-    request = Request(
-        id=f"{number:06d}", tenant=tenant, model="m", arrival_s=0.0, prompt_tokens=10, body_bytes=body_bytes, **more
-    )
+    request = Request(id=f"{number:06d}", tenant=tenant, model="m", arrival_s=0.0, prompt_tokens=10, body_bytes=body_bytes, **more)
     answer = made.submit(request, ESTIMATES, 0.0)
     return answer if isinstance(answer, Refusal) else None
 

@@ -8,14 +8,19 @@ from typing import Any
 
 import orjson
 
-from hmas.controller.core.body_bounds import BODY, LARGE_BODY_BYTES, BodyStructure, repeated_key, repeats_a_key
+from hmas.controller.core.body_bounds import (
+    BODY,
+    LARGE_BODY_BYTES,
+    BodyStructure,
+    colons_by_piece,
+    colons_of_body,
+    colons_of_document,
+    repeated_key,
+)
 from hmas.controller.core.errors import BodyError
 from hmas.controller.core.request_body import Call, read_call
 from hmas.controller.core.request_body import read_model as read_model_field
 from hmas.controller.gateway.errors import ApiError
-
-PIECE_BYTES = 4 << 20
-"""Bytes of a large body that are counted in one turn of the event loop."""
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
@@ -24,9 +29,13 @@ def parse_object(body: bytes) -> dict[str, Any]:
     Raises:
         ApiError: 400 if it is not JSON, not UTF-8 or not an object, if it holds too much, or if an object in it has the same key twice.
     """
-    colons = _count(body) if len(body) > LARGE_BODY_BYTES else body.count(b":")
+    if len(body) > LARGE_BODY_BYTES:
+        structure = BodyStructure()
+        while _count(structure, body):
+            pass
     document = _loads(body)
-    _check_keys(body, document, colons)
+    if colons_of_document(document) != colons_of_body(body):
+        raise _repeated(repeated_key(body) if len(body) <= LARGE_BODY_BYTES else "")
     return document
 
 
@@ -80,30 +89,32 @@ class BodyParser:
         await self._one_at_a_time.acquire()
         try:
             structure = BodyStructure()
-            for start in range(0, len(body), PIECE_BYTES):
-                _count_piece(structure, body, start, start + PIECE_BYTES)
+            while _count(structure, body):  # noqa: ASYNC110 - nothing to wait for: other work comes in between
                 await asyncio.sleep(0)
             document = _loads(body)
             await asyncio.sleep(0)
-            _check_keys(body, document, structure.colons)
-            await asyncio.sleep(0)
+            colons = 0
+            for some in colons_by_piece(document):
+                colons += some
+                await asyncio.sleep(0)
+            if colons != structure.colons:
+                raise _repeated("")
             return document
         finally:
             self._one_at_a_time.release()
 
 
-def _count(body: bytes) -> int:
-    """Checks the bounds on a body's structure; returns its number of colons."""
-    structure = BodyStructure()
-    _count_piece(structure, body, 0, len(body))
-    return structure.colons
-
-
-def _count_piece(structure: BodyStructure, body: bytes, start: int, end: int) -> None:
+def _count(structure: BodyStructure, body: bytes) -> bool:
     try:
-        structure.count(body, start, end)
+        return structure.count(body)
     except BodyError as error:
         raise _refused(error) from None
+
+
+def _repeated(key: str) -> ApiError:
+    what = f"the key {key!r}" if key else "the same key"
+    text = f"an object in the request body has {what} twice, and engines differ in which of the two values they take; allowed: once"
+    return ApiError(400, "repeated_key", text, param=key or None)
 
 
 def _loads(body: bytes) -> dict[str, Any]:
@@ -114,18 +125,6 @@ def _loads(body: bytes) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise ApiError(400, "invalid_json", f"the request body is a JSON {_kind(document)}; it must be an object")
     return document
-
-
-def _check_keys(body: bytes, document: dict[str, Any], colons: int) -> None:
-    try:
-        if not repeats_a_key(body, document, colons):
-            return
-    except BodyError as error:
-        raise _refused(error) from None
-    key = repeated_key(body) if len(body) <= LARGE_BODY_BYTES else ""
-    what = f"the key {key!r}" if key else "the same key"
-    text = f"an object in the request body has {what} twice, and engines differ in which of the two values they take; allowed: once"
-    raise ApiError(400, "repeated_key", text, param=key or None)
 
 
 def _read(path: str, document: dict[str, Any]) -> Call:
