@@ -6,6 +6,7 @@ character is about a token to a model too, so that a prompt that any model can t
 """
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,7 +25,8 @@ LARGE_BODY_BYTES = VALUES_MOST // STRUCTURE_VALUES
 PIECE_BYTES = 1 << 20
 """Bytes of a large body that are counted at once. `PIECE_VALUES`: values of its document."""
 PIECE_VALUES = 10_000
-ESCAPE_BYTES = len("\\u003a")
+_ESCAPED_COLON = re.compile(rb"\\u003[aA]")
+_ESCAPE_BYTES = len("\\u003a")
 
 MESSAGES_MOST = 8192
 PARTS_MOST = 8192
@@ -125,7 +127,7 @@ def _piece(body: bytes, start: int) -> bytes:
     end = start + PIECE_BYTES
     if end >= len(body):
         return body[start:]
-    last = body.rfind(b"\\", end - ESCAPE_BYTES, end)
+    last = body.rfind(b"\\", end - _ESCAPE_BYTES, end)
     if last < 0:
         return body[start:end]
     piece = body[start : last + 1]
@@ -135,7 +137,7 @@ def _piece(body: bytes, start: int) -> bytes:
 
 
 def _escaped_colons(piece: bytes) -> int:
-    if b"u003a" not in piece and b"u003A" not in piece:
+    if not _ESCAPED_COLON.search(piece):
         return 0
     # A backslash that is itself escaped does not escape what follows it.
     plain = piece.replace(b"\\\\", b"")

@@ -241,7 +241,7 @@ HEAVY: dict[str, tuple[str, Callable[[], bytes]]] = {
             KEYS
             + b",".join(b'"%0155d":1.5' % number for number in range(LISTS_MOST // 2))
             + b'},"y":['
-            + b",".join(["中文中文中".join('""').encode()] * (VALUES_MOST // 2 - 60))
+            + b",".join(['"中文中文中"'.encode()] * (VALUES_MOST // 2 - 60))
             + b"]}"
         ),
     ),
