@@ -1,5 +1,7 @@
 """Estimates prompt length without a tokenizer: exact enough for queue order and KV fence, cheap enough for every request."""
 
+from collections.abc import Sequence
+
 _LETTERS = bytes(range(65, 91)) + bytes(range(97, 123))
 _DIGITS = b"0123456789"
 _PUNCTUATION = bytes(code for code in range(33, 127) if not chr(code).isalnum())
@@ -20,12 +22,33 @@ def estimate_tokens(text: str) -> int:
     (cl100k); half of the estimates are within 5 % and nine of ten within 19 %. Chinese, Japanese and Korean characters count as one token
     each, between older tokenizers (1.2) and newer ones (0.65). Beyond 60,000 characters the estimate is scaled up from three samples.
     """
-    size = len(text)
+    return estimate_tokens_of((text,))
+
+
+def estimate_tokens_of(texts: Sequence[str]) -> int:
+    """Estimates the tokens of several texts together, as if they were one text with a space between them.
+
+    The cost is that of one text, whatever the number of texts: `estimate_tokens` of each of a million short ones would take seconds.
+    """
+    size = sum(map(len, texts))
     if size <= 3 * _SAMPLE_CHARS:
-        return round(_estimate(text)) or int(size > 0)
-    middle = (size - _SAMPLE_CHARS) // 2
-    parts = (text[:_SAMPLE_CHARS], text[middle : middle + _SAMPLE_CHARS], text[-_SAMPLE_CHARS:])
-    return round(sum(map(_estimate, parts)) * size / (3 * _SAMPLE_CHARS))
+        return round(_estimate(" ".join(texts))) or int(size > 0)
+    starts = (0, (size - _SAMPLE_CHARS) // 2, size - _SAMPLE_CHARS)
+    return round(sum(_estimate(_sample(texts, start)) for start in starts) * size / (3 * _SAMPLE_CHARS))
+
+
+def _sample(texts: Sequence[str], start: int) -> str:
+    """A sample of the joined texts, from the `start`th character on."""
+    end = start + _SAMPLE_CHARS
+    found: list[str] = []
+    at = 0
+    for text in texts:
+        if at >= end:
+            break
+        if at + len(text) > start:
+            found.append(text[max(0, start - at) : end - at])
+        at += len(text)
+    return " ".join(found)
 
 
 def _estimate(text: str) -> float:

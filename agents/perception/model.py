@@ -94,7 +94,8 @@ class PerceptionModel:
     def settle(self, completion: Completion) -> Score | None:
         """Learns from a completion's length, once per request; requests that did not complete have no length of their own.
 
-        For a request that another instance answered, or this one before a restart, it learns from the completion's own fields.
+        For a request that another instance answered, or this one before a restart, it learns from the completion's own fields. Of several
+        answers to one request only the sum of their lengths is known, from which it does not learn.
 
         Returns:
             The score of the forecast; None if this model had made none.
@@ -103,6 +104,8 @@ class PerceptionModel:
             return None
         self.tally.learnt += 1
         said = self._said.pop(completion.request_id, None)
+        if completion.sequences > 1:
+            return None
         if said is None:
             self.lengths.learn(self._as_told(completion), completion.output_tokens)
             return None

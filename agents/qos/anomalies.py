@@ -60,7 +60,7 @@ def _is_leaking(view: InstanceView, at_s: float) -> bool:
     # Only an engine that reports KV use also reports its sequences; the zeros of others mean nothing.
     if engine is None or engine.kv_usage is None or not engine.healthy or at_s - engine.taken_s > HOLD_S[LEAKED]:
         return False
-    return view.in_flight >= view.n_run and engine.running + engine.waiting == 0
+    return view.occupied >= view.n_run and engine.running + engine.waiting == 0
 
 
 def is_usable(view: InstanceView) -> bool:

@@ -44,9 +44,9 @@ class LengthCalibrator:
         """Takes the length error of an ended request.
 
         An aborted answer shows only a lower bound of its length. It counts once it exceeds its bound; leaving it out would make long
-        answers look rarer than they are.
+        answers look rarer than they are. The lengths of several answers to one request are known only in sum, and do not count.
         """
-        if completion.predicted_output_tokens <= 0 or completion.output_tokens <= 0:
+        if completion.predicted_output_tokens <= 0 or completion.output_tokens <= 0 or completion.sequences > 1:
             return
         error = completion.output_tokens - completion.predicted_output_tokens
         bucket = self._bucket(completion.prompt_tokens)

@@ -58,7 +58,7 @@ class Load:
     """The input of the loops for one cycle.
 
     Attributes:
-        in_flight: Requests on the instance.
+        in_flight: Sequences on the instance.
         waits: Whether requests wait in the queue.
         ceiling: Largest useful window.
         safe: Window up to which no target is at risk (`headroom`); 0 if not known.

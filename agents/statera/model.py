@@ -122,7 +122,7 @@ class StateraModel:
         """Takes a short view and returns the actions that are due."""
         self._meet(view)
         for instance in view.instances:
-            self._stations[instance.name].plant.trace.hold(view.sent_s, max(0, instance.in_flight))
+            self._stations[instance.name].plant.trace.hold(view.sent_s, max(0, instance.occupied))
         for completion in view.recent:
             self.learn(completion)
         actions: list[ControlAction] = []
@@ -204,7 +204,7 @@ class StateraModel:
         station.updated_s = now_s
         elapsed_s = elapsed_s if math.isfinite(elapsed_s) else self._period_s
         load = Load(
-            in_flight=instance.in_flight,
+            in_flight=instance.occupied,
             waits=view.queued > 0,
             ceiling=ceiling,
             safe=station.headroom.n_run,
@@ -244,9 +244,9 @@ class StateraModel:
     ) -> float | None:
         """Returns this cycle's error: TPOT pressure against the shifted band, KV use against the configured one; None if unknown."""
         u, pressure = view.utilization.get(instance.name, 0.0), max(0.0, instance.tpot_pressure)
-        if instance.in_flight == 0 or u > 0:
+        if instance.occupied == 0 or u > 0:
             station.pressed_s = now_s
-        if instance.in_flight == 0 or (u <= 0 and now_s - station.pressed_s < SILENT_S):
+        if instance.occupied == 0 or (u <= 0 and now_s - station.pressed_s < SILENT_S):
             return None
         band = self._band if target is None else self._band.raised(target.pressure)
         error = band.log_error(pressure)
@@ -264,7 +264,7 @@ class StateraModel:
             station.headroom.forget()
         else:
             u = max(view.utilization.get(instance.name, 0.0), instance.tpot_pressure)
-            station.headroom.sample(instance.in_flight, u, self._band.low)
+            station.headroom.sample(instance.occupied, u, self._band.low)
 
     def _held(self, station: InstanceController, instance: InstanceView, view: ShortView, now_s: float) -> ControlAction | None:
         """Follows the active controls while an operator holds them, so that releasing them changes nothing at once."""

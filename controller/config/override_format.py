@@ -75,9 +75,13 @@ class TenantPart(_Part, frozen=True):
     ) = UNSET
     requests_per_minute: Annotated[int, doc("quota of requests; 0: none", ge=0, le=10_000_000)] | UnsetType = UNSET
     concurrency_share: Annotated[float, doc("greatest share of all windows while others wait; 1: no limit", gt=0, le=1)] | UnsetType = UNSET
-    max_running: Annotated[int, doc("most of its requests in flight, whoever else waits; 0: no limit", ge=0, le=1_000_000)] | UnsetType = (
+    max_running: Annotated[int, doc("most of its sequences in flight, whoever else waits; 0: no limit", ge=0, le=1_000_000)] | UnsetType = (
         UNSET
     )
+    max_queued: Annotated[int, doc("requests of it that may wait; 0: no limit", ge=0, le=1_000_000)] | UnsetType = UNSET
+    max_body_bytes_waiting: (
+        Annotated[int, doc("bytes of the bodies of its requests that may wait; 0: no limit", ge=0, le=1 << 40)] | UnsetType
+    ) = UNSET
 
 
 class EnginePart(_Part, frozen=True):

@@ -7,7 +7,7 @@ from msgspec import Meta
 from hmas.controller.config.section import HostName, ListedName, Name, Origin, Port, Seconds, Section, Share, SloConfig, doc
 from hmas.controller.routing.registry import DEFAULT_ROUTER
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
-from hmas.controller.scheduling.settings import SHIPPED
+from hmas.controller.scheduling.settings import BODY_BYTES_WAITING_MOST, SHIPPED
 from hmas.engines.registry import AUTO
 
 
@@ -97,13 +97,19 @@ class TenantConfig(Section, frozen=True):
     concurrency_share: Annotated[
         float,
         doc(
-            "greatest share of all instances' windows that its requests may hold while others wait, one slot at least; "
+            "greatest share of all instances' windows that its sequences may hold while others wait, one slot at least; "
             "slots that nobody else wants are used; 1: no limit",
             gt=0,
             le=1,
         ),
     ] = 1.0
-    max_running: Annotated[int, doc("most of its requests in flight, whoever else waits; 0: no limit", ge=0, le=1_000_000)] = 0
+    max_running: Annotated[
+        int, doc("most of its sequences in flight, whoever else waits; one request may always run; 0: no limit", ge=0, le=1_000_000)
+    ] = 0
+    max_queued: Annotated[int, doc("requests of it that may wait, more get 429; 0: no limit but that of the queue", ge=0, le=1_000_000)] = 0
+    max_body_bytes_waiting: Annotated[
+        int, doc("bytes of the bodies of its requests that may wait, more get 429; one body always may; 0: no limit", ge=0, le=1 << 40)
+    ] = BODY_BYTES_WAITING_MOST
     best_priority: Annotated[int, doc("a claimed priority below (better than) this is raised to it", ge=-100, le=100)] = 0
 
 
@@ -164,7 +170,7 @@ class SchedulerConfig(Section, frozen=True):
     policy: Annotated[
         ListedName, doc("policy at start, and whenever no agent and no operator names another; `hmas policy list` has the names")
     ] = DEFAULT_POLICY
-    n_run: Annotated[int, doc("requests in flight per instance at start; 0 for the instance's ceiling", ge=0, le=4096)] = 0
+    n_run: Annotated[int, doc("sequences in flight per instance at start; 0 for the instance's ceiling", ge=0, le=4096)] = 0
     queue_limit: Annotated[int, doc("waiting requests beyond which new ones get 429", ge=1, le=1_000_000)] = SHIPPED.queue_limit
     evict_lower_ranked: Annotated[
         bool,

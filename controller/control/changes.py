@@ -49,10 +49,14 @@ def changes(before: Directives, after: Directives, names: Iterable[str] | None =
         had, has = before.limits.get(tenant, NO_LIMITS), after.limits.get(tenant, NO_LIMITS)
         for limit in TenantLimits.__struct_fields__:
             if (was_at := getattr(had, limit)) != (now_at := getattr(has, limit)):
-                yield Change(f"tenant.{limit}", tenant, f"{was_at:g}", f"{now_at:g}", source, because)
+                yield Change(f"tenant.{limit}", tenant, _limit_text(was_at), _limit_text(now_at), source, because)
     for name in sorted(before.draining ^ after.draining):
         draining = name in after.draining
         yield Change("engine.drain", name, str(not draining).lower(), str(draining).lower(), source, because)
+
+
+def _limit_text(limit: float) -> str:
+    return str(limit) if isinstance(limit, int) else f"{limit:g}"
 
 
 def _policy_key(directives: Directives) -> tuple[str, str, dict[str, float]]:

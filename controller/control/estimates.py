@@ -54,10 +54,10 @@ def fault_of_cost(cost: RequestCost) -> str:
     return _out_of("output_tokens", cost.output_tokens, 0.0, MAX_TOKENS)
 
 
-def bounded_forecast(features: RequestFeatures, limit: float) -> Estimates:
-    """Perception's lengths, median and 90 % quantile, within the client's cap and the model's context (`limit`)."""
-    output = _within(features.output_tokens, limit)
-    upper = max(output, _within(features.output_tokens_p90, limit))
+def bounded_forecast(features: RequestFeatures, limit: float, sequences: int = 1) -> Estimates:
+    """Perception's lengths of one answer, for all answers together, within the client's cap and the model's context (`limit`)."""
+    output = _within(sequences * features.output_tokens, limit)
+    upper = max(output, _within(sequences * features.output_tokens_p90, limit))
     slo = Slo(ttft_ms=features.ttft_slo_ms, tpot_ms=features.tpot_slo_ms)
     return Estimates(slo=slo, output_tokens=output, output_tokens_upper=upper, source="perception")
 

@@ -1,5 +1,9 @@
 """The common base of all errors (`HmasError`, defined in the engines package), and one subclass per subsystem."""
 
+import reprlib
+from itertools import islice
+from typing import Any
+
 from hmas.engines.errors import HmasError
 
 
@@ -15,6 +19,22 @@ SHOWN_CHARS = 80
 """Most characters of a value quoted in a message; longer values are cut."""
 
 
+class _ShortRepr(reprlib.Repr):
+    """Like `repr`, at the cost of what is shown: a client's value may have millions of entries."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 3
+        self.maxstring = self.maxother = 2 * SHOWN_CHARS
+
+    def repr_dict(self, x: dict[Any, Any], level: int) -> str:
+        # The base class sorts all keys, whatever it shows of them.
+        return super().repr_dict(dict(islice(x.items(), self.maxdict + 1)), level)
+
+
+_SHORT = _ShortRepr()
+
+
 class BodyError(HmasError):
     """A field of a request's JSON body that cannot be used.
 
@@ -24,10 +44,19 @@ class BodyError(HmasError):
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
         """Takes the field, its value and the allowed values; the message names all three."""
-        shown = repr(value)
+        shown = _SHORT.repr(value)
         if len(shown) > SHOWN_CHARS:
             shown = shown[: SHOWN_CHARS - 3] + "..."
         super().__init__(f"{field} is {shown}; allowed: {allowed}")
+        self.field = field
+
+
+class TooManyError(BodyError):
+    """A field of a request's JSON body that has more entries than are allowed."""
+
+    def __init__(self, field: str, count: int, limit: int, what: str = "entries") -> None:
+        """Takes the field, the number of its entries, and the allowed number; `what`: what the entries are."""
+        HmasError.__init__(self, f"{field} has {count} {what}; allowed: at most {limit}")
         self.field = field
 
 
@@ -75,5 +104,6 @@ __all__ = [
     "OverrideError",
     "PolicyError",
     "SchedulingError",
+    "TooManyError",
     "TraceError",
 ]

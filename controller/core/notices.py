@@ -63,7 +63,7 @@ def notice_of(
         question_tokens=call.question_tokens,
         tool_results=call.tool_results,
         wants_json=call.wants_json,
-        choices=call.choices,
+        choices=call.sequences,
         context_tokens=context_tokens,
     )
     return notice if share_prompts else without_texts(notice)

@@ -28,11 +28,15 @@ class InstanceState(Protocol):
 
     @property
     def n_run(self) -> int:
-        """The active window: how many requests may be in flight, 1 or more."""
+        """The active window: how many sequences may be in flight, 1 or more."""
 
     @property
     def in_flight(self) -> int:
         """Requests that were sent and have not ended."""
+
+    @property
+    def sequences(self) -> int:
+        """Sequences of these requests: a request for four answers has four. They count against the window."""
 
     @property
     def in_flight_tokens(self) -> int:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from hmas.engines.tokens import estimate_tokens
+from hmas.engines.tokens import estimate_tokens_of
 
 EXCERPT_HEAD = 1200
 EXCERPT_TAIL = 800
@@ -20,7 +20,7 @@ class PromptTexts:
 
     Attributes:
         chars: Characters of all texts.
-        tokens: Estimated tokens of all texts.
+        tokens: Tokens of what is no text: pictures, token ids, separators. The reader of the body counts them here.
         images: Number of pictures; the reader of the body counts them here.
         tool_results: Number of messages with a tool's answer.
     """
@@ -44,12 +44,9 @@ class PromptTexts:
         if not text:
             return
         message = self._messages[-1]
-        tokens = estimate_tokens(text)
         message.parts.append(text)
         message.chars += len(text)
-        message.tokens += tokens
         self.chars += len(text)
-        self.tokens += tokens
 
     def cut(self) -> "Cut":
         """Returns the bounded texts.
@@ -59,13 +56,16 @@ class PromptTexts:
         """
         asked = self._asked()
         if asked < 0:
-            return Cut("", "", "", 0, 0)
+            return Cut("", "", "", 0, 0, 0)
         question = self._messages[asked]
         system: list[str] = []
         earlier: list[str] = []
+        others: list[str] = []
         for index, message in enumerate(self._messages):
-            if index != asked and message.role in SYSTEM_ROLES:
-                system += message.parts
+            if index != asked:
+                others += message.parts
+                if message.role in SYSTEM_ROLES:
+                    system += message.parts
         room = HISTORY_CHARS
         for message in reversed(self._messages[:asked]):
             if room <= 0:
@@ -74,7 +74,10 @@ class PromptTexts:
                 shown = _take(message.parts, min(room, HISTORY_MESSAGE_CHARS))
                 earlier.append(shown)
                 room -= len(shown)
-        return Cut(_excerpt(question), _take(system, SYSTEM_CHARS), "\n".join(reversed(earlier)), question.chars, question.tokens)
+        question_tokens = estimate_tokens_of(question.parts)
+        tokens = question_tokens + estimate_tokens_of(others) if others else question_tokens
+        history = "\n".join(reversed(earlier))
+        return Cut(_excerpt(question), _take(system, SYSTEM_CHARS), history, question.chars, question_tokens, tokens)
 
     def _asked(self) -> int:
         found, best = -1, 0
@@ -93,6 +96,7 @@ class Cut:
         system: Head of the system prompts, at most 600 characters and line breaks.
         history: The messages before the question, newest last: at most 240 characters of each message, 600 in total, and line breaks.
         question_chars, question_tokens: Length of the whole question.
+        tokens: Estimated tokens of all texts.
     """
 
     excerpt: str
@@ -100,6 +104,7 @@ class Cut:
     history: str
     question_chars: int
     question_tokens: int
+    tokens: int
 
 
 @dataclass(slots=True)
@@ -107,7 +112,6 @@ class _Message:
     role: str
     parts: list[str] = field(default_factory=list)
     chars: int = 0
-    tokens: int = 0
 
 
 def _rank(role: str) -> int:

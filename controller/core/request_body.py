@@ -11,7 +11,8 @@ import orjson
 
 from hmas.controller.core.bodies.messages import MESSAGES, chat_of_messages
 from hmas.controller.core.bodies.responses import RESPONSES, chat_of_response
-from hmas.controller.core.errors import BodyError
+from hmas.controller.core.body_bounds import CHOICES_MOST, MESSAGES_MOST, PARTS_MOST, PROMPTS_MOST, SEQUENCES_MOST, TOOLS_MOST, bounded_list
+from hmas.controller.core.errors import BodyError, TooManyError
 from hmas.controller.core.prompt_texts import PromptTexts
 from hmas.engines.tokens import estimate_tokens
 
@@ -47,10 +48,11 @@ class Call:
         system: Head of the system prompts; empty for a plain prompt.
         history: The messages before the question, newest last; empty for a plain prompt.
         question_chars, question_tokens: Length of the whole question; 0 if it has no text.
-        max_output_tokens: The client's cap over all choices, None if it set none.
-        min_output_tokens: The minimum output over all choices that the client requires: vLLM's `min_tokens`, or its cap if `ignore_eos` is
-            set.
-        choices: Number of answers requested (`n`), 1 if the body does not set it.
+        max_output_tokens: The client's cap over all sequences, None if it set none.
+        min_output_tokens: The minimum output over all sequences that the client requires: vLLM's `min_tokens`, or its cap if `ignore_eos`
+            is set.
+        prompts: Number of prompts: 1, or more for a list of prompts.
+        choices: Number of answers to each prompt that the engine computes: the larger of `n` and `best_of`, 1 if the body sets neither.
         priority: The body's `priority`, None if it has none. LOWER goes first.
         has_tools: Whether the request has tool definitions.
         tool_results: Number of messages with a tool's answer.
@@ -58,7 +60,8 @@ class Call:
         turns: Number of messages of the chat, 0 for a plain prompt.
         images: Number of pictures among the content parts.
         cache_key: The body's `prompt_cache_key`: requests with the same key share a prefix. Empty if there is none.
-        document: The parsed body.
+        names_model: Whether the body names its model.
+        previous_response: Id of the response that a request of the Responses API continues, empty if it continues none.
     """
 
     path: str
@@ -73,6 +76,7 @@ class Call:
     question_tokens: int
     max_output_tokens: int | None
     min_output_tokens: int
+    prompts: int
     choices: int
     priority: int | None
     has_tools: bool
@@ -81,7 +85,13 @@ class Call:
     turns: int
     images: int
     cache_key: str
-    document: dict[str, Any]
+    names_model: bool
+    previous_response: str
+
+    @property
+    def sequences(self) -> int:
+        """Number of answers that the engine computes, over all prompts."""
+        return self.prompts * self.choices
 
 
 def read_call(path: str, document: dict[str, Any], only_model: str = "") -> Call:
@@ -97,35 +107,44 @@ def read_call(path: str, document: dict[str, Any], only_model: str = "") -> Call
     """
     model = read_model(document, only_model)
     texts = PromptTexts()
-    given, view = document, CHAT_VIEWS.get(path)
+    names_model = document.get("model") is not None
+    previous = _read_previous(document) if path == RESPONSES else ""
+    view = CHAT_VIEWS.get(path)
     if view is not None:
         document = view(document)
     is_chat = path == CHAT or view is not None
+    prompts = 1
     if is_chat:
         _read_messages(document, texts)
     else:
-        _read_prompt(document, texts)
+        prompts = _read_prompt(document, texts)
     tools = document.get("tools")
-    if tools is not None and not isinstance(tools, list):
-        raise BodyError("tools", tools, "a list of tool definitions")
+    if tools is not None:
+        bounded_list("tools", tools, TOOLS_MOST, "a list of tool definitions")
     if tools:
-        texts.tokens += estimate_tokens(orjson.dumps(tools).decode())
+        try:
+            texts.tokens += estimate_tokens(orjson.dumps(tools).decode())
+        except orjson.JSONEncodeError:
+            raise BodyError("tools", tools, "a list of tool definitions, nested at most 254 levels deep") from None
     _check_tier(document)
+    choices = _read_choices(document, prompts)
+    cap = _read_cap(document, prompts * choices)
     cut = texts.cut()
     return Call(
         path=path,
         model=model,
         stream=_read_bool(document, "stream"),
-        prompt_tokens=max(1, texts.tokens),
+        prompt_tokens=max(1, texts.tokens + cut.tokens),
         prompt_chars=texts.chars,
         excerpt=cut.excerpt,
         system=cut.system,
         history=cut.history,
         question_chars=cut.question_chars,
         question_tokens=cut.question_tokens,
-        max_output_tokens=(cap := _read_cap(document)),
-        min_output_tokens=_read_least(document, cap),
-        choices=_read_int(document, "n", 1, 1024) or 1,
+        max_output_tokens=cap,
+        min_output_tokens=_read_least(document, cap, prompts * choices),
+        prompts=prompts,
+        choices=choices,
         priority=_read_int(document, "priority", -INT_LIMIT, INT_LIMIT),
         has_tools=bool(tools),
         tool_results=texts.tool_results,
@@ -133,7 +152,8 @@ def read_call(path: str, document: dict[str, Any], only_model: str = "") -> Call
         turns=len(document["messages"]) if is_chat else 0,
         images=texts.images,
         cache_key=cache_key[:CACHE_KEY_LIMIT] if isinstance(cache_key := document.get("prompt_cache_key"), str) else "",
-        document=given,
+        names_model=names_model,
+        previous_response=previous,
     )
 
 
@@ -147,10 +167,21 @@ def read_model(document: dict[str, Any], only_model: str = "") -> str:
     return model
 
 
+def _read_previous(document: dict[str, Any]) -> str:
+    previous = document.get("previous_response_id")
+    if previous is None:
+        return ""
+    if not isinstance(previous, str):
+        raise BodyError("previous_response_id", previous, "the id of a response, a text")
+    return previous
+
+
 def _read_messages(document: dict[str, Any], texts: PromptTexts) -> None:
-    messages = document.get("messages")
-    if not isinstance(messages, list) or not messages:
-        raise BodyError("messages", messages, "a list of at least one message")
+    allowed = "a list of at least one message"
+    messages = bounded_list("messages", document.get("messages"), MESSAGES_MOST, allowed)
+    if not messages:
+        raise BodyError("messages", messages, allowed)
+    parts = 0
     for index, message in enumerate(messages):
         if not isinstance(message, dict):
             raise BodyError(f"messages[{index}]", message, "an object with role and content")
@@ -162,6 +193,9 @@ def _read_messages(document: dict[str, Any], texts: PromptTexts) -> None:
         if isinstance(content, str):
             texts.add(content)
         elif isinstance(content, list):
+            parts += len(content)
+            if parts > PARTS_MOST:
+                raise TooManyError("messages", parts, PARTS_MOST, "content parts")
             _read_parts(content, f"messages[{index}].content", texts)
         elif content is not None:
             raise BodyError(f"messages[{index}].content", content, "a text, a list of content parts, or null")
@@ -180,38 +214,52 @@ def _read_parts(parts: list[Any], where: str, texts: PromptTexts) -> None:
             texts.images += part.get("type") in IMAGE_TYPES
 
 
-def _read_prompt(document: dict[str, Any], texts: PromptTexts) -> None:
+def _read_prompt(document: dict[str, Any], texts: PromptTexts) -> int:
+    """Reads the prompt of a plain completion; returns the number of prompts."""
     prompt = document.get("prompt")
     allowed = "a text, a list of texts, a list of token ids, or a list of such lists"
     texts.begin("user")
     if isinstance(prompt, str):
         texts.add(prompt)
-        return
+        return 1
     if not isinstance(prompt, list) or not prompt:
         raise BodyError("prompt", prompt, allowed)
-    for part in prompt:
-        if isinstance(part, str):
-            texts.add(part)
-        elif isinstance(part, int) and not isinstance(part, bool):
-            texts.tokens += 1
-        elif isinstance(part, list):
-            texts.tokens += len(part)
-        else:
-            raise BodyError("prompt", prompt, allowed)
+    kinds = set(map(type, prompt))
+    if kinds == {int}:
+        texts.tokens += len(prompt)
+        return 1
+    bounded_list("prompt", prompt, PROMPTS_MOST, allowed)
+    if kinds == {str}:
+        for text in prompt:
+            texts.add(text)
+    elif kinds == {list}:
+        texts.tokens += sum(map(len, prompt))
+    else:
+        raise BodyError("prompt", prompt, allowed)
+    return len(prompt)
 
 
-def _read_cap(document: dict[str, Any]) -> int | None:
+def _read_choices(document: dict[str, Any], prompts: int) -> int:
+    """The number of answers to each prompt that the engine computes; of `best_of` answers the client gets the best `n`."""
+    field, choices = "n", _read_int(document, "n", 1, CHOICES_MOST) or 1
+    best_of = _read_int(document, "best_of", 1, CHOICES_MOST)
+    if best_of is not None and best_of > choices:
+        field, choices = "best_of", best_of
+    if prompts * choices > SEQUENCES_MOST:
+        raise BodyError(field, choices, f"at most {SEQUENCES_MOST // prompts} with {prompts} prompts, {SEQUENCES_MOST} answers in all")
+    return choices
+
+
+def _read_cap(document: dict[str, Any], sequences: int) -> int | None:
     cap = _read_int(document, "max_completion_tokens", 1, INT_LIMIT)
     if cap is None:
         cap = _read_int(document, "max_tokens", 1, INT_LIMIT)
-    choices = _read_int(document, "n", 1, 1024)
-    return None if cap is None else cap * (choices or 1)
+    return None if cap is None else cap * sequences
 
 
-def _read_least(document: dict[str, Any], cap: int | None) -> int:
+def _read_least(document: dict[str, Any], cap: int | None, sequences: int) -> int:
     """The minimum output, by extensions of vLLM. The engine refuses a minimum above the cap, so it is bounded by the cap here."""
-    choices = _read_int(document, "n", 1, 1024) or 1
-    least = (_read_int(document, "min_tokens", 0, INT_LIMIT) or 0) * choices
+    least = (_read_int(document, "min_tokens", 0, INT_LIMIT) or 0) * sequences
     if cap is None:
         return least
     return cap if document.get("ignore_eos") is True else min(least, cap)

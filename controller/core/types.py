@@ -77,7 +77,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         session: The conversation that it belongs to, empty if unknown.
         stream: Whether the client asked for a stream.
         context_tokens: Most tokens, prompt and output together, that the model's engines hold for one sequence; 0 if they do not report it.
-        sequences: Number of answers requested (`n`), 1 or more; the caps apply to all of them together.
+        prompts: Number of prompts, 1 or more; `prompt_tokens` is their sum.
+        sequences: Number of answers that the engine computes, each a sequence of its own: `n` or `best_of` to each prompt. The caps apply
+            to all of them together. A sequence takes a slot of a window; those of one prompt share its KV cache.
+        body_bytes: Size of the body that the gateway holds while the request waits.
     """
 
     id: str
@@ -93,7 +96,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     session: str = ""
     stream: bool = True
     context_tokens: int = 0
+    prompts: int = 1
     sequences: int = 1
+    body_bytes: int = 0
 
     @property
     def output_limit(self) -> float:
@@ -102,7 +107,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         if self.context_tokens <= 0:
             return limit
         # The prompt's length is an estimate: it may exceed the context although the true prompt fits.
-        room = max(self.context_tokens - self.prompt_tokens, self.context_tokens // 8, 1)
+        room = max(self.context_tokens - self.prompt_tokens // self.prompts, self.context_tokens // 8, 1)
         return min(limit, float(room * max(1, self.sequences)))
 
 
@@ -144,7 +149,7 @@ class Controls(msgspec.Struct, frozen=True, kw_only=True):
     """Execution controls C_t of one instance (H-MAS section 3.1.1).
 
     Attributes:
-        n_run: Requests that may be in flight on the instance, 1 or more.
+        n_run: Sequences that may be in flight on the instance, 1 or more; a request with one answer is one sequence.
         token_budget: Tokens per engine step, None for the engine's own value.
         long_prefill_tokens: Longer prompts are prefilled in pieces of this many tokens, 0 for none; None for the engine's own value.
         guard: Factor on the share that the TPOT guard allows a prompt on this instance, above 0 to 1.

@@ -27,6 +27,7 @@ from hmas.controller.gateway.requests.auth import Authenticator
 from hmas.controller.gateway.requests.completion import CompletionHandler
 from hmas.controller.gateway.requests.embeddings import PassThrough
 from hmas.controller.gateway.requests.manager import RequestManager
+from hmas.controller.gateway.requests.parse import BodyParser
 from hmas.controller.gateway.requests.routes import PublicRoutes
 from hmas.controller.observability.agent_metrics import ModelReports
 from hmas.controller.observability.completions import CompletionRecorder
@@ -220,20 +221,21 @@ class Gateway:
         return ["no engine takes requests: " + ", ".join(f"{name} ({reason})" for name, reason in closed.items())]
 
     def _make_routes(self) -> PublicRoutes:
-        gateway, auth = self.config.gateway, self.auth
+        gateway, auth, bodies = self.config.gateway, self.auth, BodyParser()
         kept = KeptResponses(fleet=self.fleet, auth=auth, observer=self.observer)
         completions = CompletionHandler(
             manager=self.manager,
             fleet=self.fleet,
             auth=auth,
             kept=kept,
+            bodies=bodies,
             observer=self.observer,
             clock=self.clock,
             targets=self.config.slo.targets(),
             request_timeout_s=gateway.request_timeout_s,
             spawn=self._spawn,
         )
-        embeddings = PassThrough(fleet=self.fleet, auth=auth, observer=self.observer, timeout_s=gateway.request_timeout_s)
+        embeddings = PassThrough(fleet=self.fleet, auth=auth, bodies=bodies, observer=self.observer, timeout_s=gateway.request_timeout_s)
         return PublicRoutes(
             complete=completions.serve,
             embed=embeddings.serve,

@@ -187,6 +187,7 @@ class GatewayOperations:
             "draining": instance.draining,
             "models": sorted(instance.models or ()),
             "in_flight": view.in_flight,
+            "sequences": view.occupied,
             "in_flight_tokens": view.in_flight_tokens,
             "passing_through": instance.passing,
             "ceiling": {"n_run": instance.ceiling.n_run, "token_budget": instance.ceiling.token_budget or None},

@@ -22,30 +22,31 @@ class LeastLoaded:
 
     name: ClassVar[str] = "least-loaded"
 
-    def choose(self, entry: Routable, instances: Sequence[InstanceState]) -> Choice | None:  # noqa: ARG002  the protocol's argument
+    def choose(self, entry: Routable, instances: Sequence[InstanceState]) -> Choice | None:
         """The emptiest of `instances`, None if there are none."""
         if not instances:
             return None
         if len(instances) == 1:
             return _choice(instances[0], 1)
         # One list, its minimum and one number to compare with, without tuples: with hundreds of instances this is the cost of a dispatch.
-        loads = [(instance.in_flight + 1) / instance.n_run for instance in instances]
+        sequences = entry.request.sequences
+        loads = [(instance.sequences + sequences) / instance.n_run for instance in instances]
         least = min(loads)
         window = instances[loads.index(least)].n_run
         low, high = window / LIKE, window * LIKE
         # No window similar to this one is within one request of the minimum beyond that.
-        near = least + 1.0 / low
+        near = least + sequences / low
         emptiest = [
             instance
             for instance, load in zip(instances, loads, strict=True)
-            if load <= near and (load == least or (instance.in_flight / instance.n_run < least and low <= instance.n_run <= high))
+            if load <= near and (load == least or (instance.sequences / instance.n_run < least and low <= instance.n_run <= high))
         ]
         best = emptiest[0] if len(emptiest) == 1 else min(emptiest, key=_tokens)
         return _choice(best, len(instances))
 
 
 def _choice(best: InstanceState, among: int) -> Choice:
-    return Choice(best.name, f"window {best.in_flight}/{best.n_run}, the emptiest of {among}")
+    return Choice(best.name, f"window {best.sequences}/{best.n_run}, the emptiest of {among}")
 
 
 def _tokens(instance: InstanceState) -> float:

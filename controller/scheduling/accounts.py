@@ -44,9 +44,14 @@ def check(room: WaitQueue, instances: Iterable[Instance], running: Collection[Ru
         raise SchedulingError(f"arrived {counts.arrived} is not queued {counts.queued} + running {counts.running} + {dict(counts.ended)}")
     if room.held() != counts.queued:
         raise SchedulingError(f"the queues hold {room.held()} entries, the register {counts.queued}")
-    on = dict.fromkeys((instance.name for instance in instances), 0)
+    names = [instance.name for instance in instances]
+    requests, sequences = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
     for run in running:
-        on[run.instance.name] += 1
+        requests[run.instance.name] += 1
+        sequences[run.instance.name] += run.entry.request.sequences
     for instance in instances:
-        if not instance.in_flight == len(instance.running) == on[instance.name]:
-            raise SchedulingError(f"instance {instance.name!r} counts {instance.in_flight} in flight, books {len(instance.running)}")
+        name = instance.name
+        if not instance.in_flight == len(instance.running) == requests[name]:
+            raise SchedulingError(f"instance {name!r} counts {instance.in_flight} in flight, books {len(instance.running)}")
+        if instance.sequences != sequences[name]:
+            raise SchedulingError(f"instance {name!r} counts {instance.sequences} sequences, its requests have {sequences[name]}")

@@ -68,10 +68,11 @@ class _Cell:
         self.tpots_ms = _Window()
 
     def learn(self, completion: Completion) -> None:
-        self.outputs.add(completion.output_tokens)
+        # Of several answers the mean length; their time per token is that of all together and says nothing of one.
+        self.outputs.add(max(1, completion.output_tokens // completion.sequences))
         if completion.service_ttft_ms >= 0.0:
             self.ttfts_ms.add(completion.service_ttft_ms)
-        if completion.tpot_ms >= 0.0:
+        if completion.tpot_ms >= 0.0 and completion.sequences == 1:
             self.tpots_ms.add(completion.tpot_ms)
 
 
@@ -114,7 +115,7 @@ class History:
     def estimate(self, request: Request) -> Estimates:
         """The estimates of a request before any agent has answered.
 
-        A declared SLO is used as it is; a cap on output bounds the lengths.
+        A declared SLO is used as it is; a cap on output bounds the lengths. The lengths are those of all answers together.
         """
         slo = request.declared_slo or self._slo
         prior = Estimates(slo=slo, importance=DEFAULT_IMPORTANCE)
@@ -127,12 +128,12 @@ class History:
             upper = float(ordered[min(len(ordered) - 1, math.ceil(_UPPER_QUANTILE * len(ordered)))])
             ttft_ms = cell.ttfts_ms.mean(ttft_ms)
             tpot_ms = cell.tpots_ms.mean(tpot_ms)
-        cap = request.output_limit
+        cap, sequences = request.output_limit, request.sequences
         return Estimates(
             slo=slo,
             importance=DEFAULT_IMPORTANCE,
-            output_tokens=min(cap, output),
-            output_tokens_upper=min(cap, upper),
+            output_tokens=min(cap, sequences * output),
+            output_tokens_upper=min(cap, sequences * upper),
             ttft_ms=ttft_ms,
             tpot_ms=tpot_ms,
             source="default" if cell is None else "history",

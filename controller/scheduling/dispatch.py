@@ -11,7 +11,7 @@ from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.kv_fence import upper_tokens
 from hmas.controller.scheduling.instances.room import may_pass_fence
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry, QueuePolicy
-from hmas.controller.scheduling.queue.model_queue import ModelQueue
+from hmas.controller.scheduling.queue.model_queue import WINDOW, ModelQueue
 from hmas.controller.scheduling.settings import SchedulerSettings
 
 LOOK_AHEAD = 8
@@ -38,6 +38,8 @@ class PlannedDispatch:
 
 class DispatchPlanner:
     """Takes the policy's next request that fence and guard admit and the router finds an instance for.
+
+    A request takes a slot for each of its sequences; one with more sequences than a window has slots goes to an instance that is empty.
 
     Entries that are held back are passed, up to a bounded number. An entry that was passed too often gets an instance kept free: the one
     with the most free KV cache takes no other request until it can hold that entry. Its free KV cache only grows meanwhile, so the entry is
@@ -112,11 +114,13 @@ class DispatchPlanner:
         """
         # Usually no instance is excluded, and with hundreds of instances the check of each is the cost of a dispatch.
         candidates = list(group.instances.open)
-        if late or entry.tried or kept_free:
+        sequences = entry.request.sequences
+        if late or entry.tried or kept_free or sequences > 1:
             candidates = [
                 instance
                 for instance in group.instances.open
-                if (not late or instance.in_flight < instance.late_window(self._late_share, now_s))
+                if instance.holds(sequences, instance.n_run)
+                and (not late or instance.sequences < instance.late_window(self._late_share, now_s))
                 and instance.name not in entry.tried
                 and instance.name not in kept_free
             ]
@@ -126,7 +130,7 @@ class DispatchPlanner:
             candidates = [instance for instance in candidates if instance.name not in self.avoided]
             if not candidates:
                 candidates, second = second, []
-        reason = KEPT_FREE if kept_free else ALREADY_TRIED if entry.tried else LATE_SHARE
+        reason = KEPT_FREE if kept_free else ALREADY_TRIED if entry.tried else LATE_SHARE if late else WINDOW
         while candidates:
             choice = self._router.choose(entry, candidates)
             if choice is None:

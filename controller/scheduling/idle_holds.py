@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from hmas.controller.scheduling.admission.quotas import Tenancy
+from hmas.controller.scheduling.dispatch import PATIENCE
 from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.room import has_cache_for, is_half_empty, shows_room
 from hmas.controller.scheduling.queue.model_queue import WINDOW, ModelQueue, QueuedRequest
@@ -65,7 +66,7 @@ class IdleHolds:
         client notices that bound. A tenant's own limit is no forecast: its requests keep waiting.
         """
         due, self._due = self._due, []
-        due.sort(key=lambda pair: pair[1].in_flight)
+        due.sort(key=lambda pair: pair[1].sequences)
         for group, instance in due:
             waiting = _oldest(group, instance, tenancy, now_s)
             if waiting is not None and _may_take(instance):
@@ -73,7 +74,7 @@ class IdleHolds:
 
 
 def _may_take(instance: Instance) -> bool:
-    return shows_room(instance) and (instance.advised or instance.in_flight < instance.n_run)
+    return shows_room(instance) and (instance.advised or instance.sequences < instance.n_run)
 
 
 def _most_s(group: ModelQueue) -> float:
@@ -81,9 +82,15 @@ def _most_s(group: ModelQueue) -> float:
 
 
 def _oldest(group: ModelQueue, instance: Instance, tenancy: Tenancy, now_s: float) -> QueuedRequest | None:
+    window = instance.capacity_n_run if instance.advised else instance.n_run
     for waiting in islice(group.members.values(), _LOOK_AHEAD):
         request = waiting.entry.request
-        limited = request.tenant in tenancy.bounded and tenancy.closed(request.tenant)
+        if not instance.holds(request.sequences, window):
+            if waiting.entry.skipped >= PATIENCE:
+                # The instance may be the one that is kept free for it.
+                return None
+            continue
+        limited = request.tenant in tenancy.bounded and tenancy.closed(request.tenant, request.sequences)
         if (
             waiting.place != "expired"
             and not limited

@@ -3,7 +3,7 @@
 from hmas.controller.core.types import Estimates, Request
 from hmas.controller.scheduling import refusals as endings
 from hmas.controller.scheduling.admission.quotas import Tenancy
-from hmas.controller.scheduling.instances.kv_fence import least_tokens
+from hmas.controller.scheduling.instances.kv_fence import least_sequence_tokens
 from hmas.controller.scheduling.queue.backlog import rank_of
 from hmas.controller.scheduling.queue.wait_queue import WaitQueue
 from hmas.controller.scheduling.results import Refusal
@@ -14,7 +14,7 @@ RETRY_AFTER_MAX_S = 60.0
 
 
 class QueueAdmission:
-    """Checks in this order: whether the request can ever be served, whether its tenant has the quota, and whether the queue has a place.
+    """Checks in this order: can the request ever be served, has its tenant room and quota, and has the queue a place.
 
     A full queue admits a request that ranks better than the worst waiting one. The rank is the client's priority, then importance, then in
     time before overdue. A waiting request that is in time is not given up for a newcomer of equal rank.
@@ -30,7 +30,7 @@ class QueueAdmission:
     def refusal(self, request: Request, estimates: Estimates, now_s: float) -> Refusal | None:
         """The refusal of a request, None if it is admitted; then it is charged to its tenant. O(instances)."""
         instances = self._wait_queue.group_of(request.model).instances.all
-        tokens = least_tokens(request)
+        tokens = least_sequence_tokens(request)
         for instance in instances:
             if instance.fence.fits(tokens):
                 break
@@ -41,6 +41,9 @@ class QueueAdmission:
         over = self._tenancy.over_quota(request, estimates, now_s) if metered else None
         if over is not None:
             return endings.over_quota(request, over)
+        full = self._tenancy.over_waiting(request)
+        if full is not None:
+            return endings.tenant_queue_full(request, full, self.retry_after_s(request.model, now_s))
         if len(self._wait_queue) >= self._settings.queue_limit and not self._outranks(request, estimates):
             wait_s = max(self._wait_queue.group_of(request.model).work.wait_s(now_s), self._place_s(now_s))
             return endings.queue_full(len(self._wait_queue), self._settings.queue_limit, told_s(wait_s))

@@ -122,7 +122,7 @@ class PolicyControl:
         Quotas apply to new requests; an existing quota stays used up to the same degree. Share and cap apply to waiting requests too;
         requests in flight stay.
         """
-        running = sum(run.entry.request.tenant == tenant for run in self._running.values())
+        running = sum(run.entry.request.sequences for run in self._running.values() if run.entry.request.tenant == tenant)
         if self._tenancy.set_limits(tenant, limits, running, now_s):
             self._wait_queue.queues.limit_tenants(now_s)
 

@@ -4,8 +4,9 @@ from hmas.controller.core.messages import Completion
 from hmas.controller.core.notices import session_digest
 from hmas.controller.core.objectives import slo_met
 from hmas.controller.core.types import OutcomeKind, Request
-from hmas.controller.scheduling.admission.quotas import OverQuota
+from hmas.controller.scheduling.admission.quotas import OverQuota, OverWaiting
 from hmas.controller.scheduling.instances.instance import Instance
+from hmas.controller.scheduling.instances.kv_fence import least_sequence_tokens
 from hmas.controller.scheduling.instances.running import Running
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.results import Ended, Refusal
@@ -88,6 +89,7 @@ def completion_of(ended: Ended, now_s: float) -> Completion:
         kv_usage=ended.kv_usage_at_dispatch,
         slo_met=ended.slo_met,
         max_output_tokens=request.max_output_tokens or 0,
+        sequences=request.sequences,
         session=session_digest(request.session),
     )
 
@@ -117,17 +119,31 @@ def over_quota(request: Request, over: OverQuota) -> Refusal:
     )
 
 
+def tenant_queue_full(request: Request, over: OverWaiting, retry_after_s: float) -> Refusal:
+    """429: as much of the tenant waits as its limits allow."""
+    return Refusal(
+        kind=OutcomeKind.REJECTED,
+        status=429,
+        code="tenant_quota",
+        message=(
+            f"{over.held} {over.what} of tenant {request.tenant!r} wait already and this request has {over.asked}; "
+            f"its limit {over.limit_name} is {over.limit}"
+        ),
+        retry_after_s=retry_after_s,
+    )
+
+
 def too_large(request: Request, instances: tuple[Instance, ...]) -> Refusal:
-    """400: the KV tokens that the request certainly needs exceed every instance's fence."""
+    """400: the KV tokens that one sequence of the request certainly needs exceed every instance's fence."""
     largest = max(instance.fence.limit_tokens for instance in instances)
-    asked = f" and asks for at least {request.min_output_tokens} more" if request.min_output_tokens > 1 else ""
+    prompt_tokens = request.prompt_tokens // request.prompts
+    output_tokens = least_sequence_tokens(request) - prompt_tokens
+    asked = f" and asks for at least {output_tokens} more" if output_tokens > 1 else ""
     return Refusal(
         kind=OutcomeKind.REJECTED,
         status=400,
         code="context_length_exceeded",
-        message=(
-            f"the prompt has about {request.prompt_tokens} tokens{asked}; with its output it must fit into {largest} tokens of KV cache"
-        ),
+        message=f"the prompt has about {prompt_tokens} tokens{asked}; with its output it must fit into {largest} tokens of KV cache",
         retry_after_s=0.0,
     )
 

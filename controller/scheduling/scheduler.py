@@ -223,7 +223,7 @@ class Scheduler(PolicyControl):
         if not elsewhere and not (unread and may_resend(run)):
             return False
         del self._running[request_id]
-        self._tenancy.stopped(run.entry.request.tenant)
+        self._tenancy.stopped(run.entry.request)
         run.instance.finish(run, now_s)
         run.entry.resent = True
         if elsewhere:
@@ -261,7 +261,7 @@ class Scheduler(PolicyControl):
             self._ended[kind] += 1
             ended = endings.ended_running(run, kind, now_s, output_tokens)
             request = run.entry.request
-            self._tenancy.stopped(request.tenant)
+            self._tenancy.stopped(request)
             self._tenancy.settle(request, request.prompt_tokens + ended.output_tokens, now_s)
             self._wait_queue.queues.of(request.model).policy.on_finished(run.entry, ended.output_tokens, now_s)
             return ended
@@ -299,6 +299,14 @@ class Scheduler(PolicyControl):
             SchedulingError: Unknown instance.
         """
         return self._instance(instance).in_flight
+
+    def sequences(self, instance: str) -> int:
+        """Sequences of the requests in flight on an instance, which count against its window.
+
+        Raises:
+            SchedulingError: Unknown instance.
+        """
+        return self._instance(instance).sequences
 
     def is_half_empty(self, instance: str, now_s: float) -> bool:
         """Whether an instance is less than half full by its own figures (`room.is_half_empty`). O(in flight).
@@ -380,7 +388,7 @@ class Scheduler(PolicyControl):
         entry.skipped = 0
         self._running[entry.request.id] = instance.start(entry, tokens, self.policy, now_s, late=late)
         self._planner.guard.dispatched(instance)
-        self._tenancy.started(entry.request.tenant)
+        self._tenancy.started(entry.request)
         self._dispatched += 1
         group = self._wait_queue.group_of(entry.request.model)
         group.work.sample(now_s)

@@ -4,6 +4,9 @@ from typing import Literal
 
 import msgspec
 
+BODY_BYTES_WAITING_MOST = 512 << 20
+"""Most bytes that the bodies of a tenant's waiting requests may have together, where nothing else is set: 32 of the largest bodies."""
+
 
 class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings that do not change while the scheduler lives.

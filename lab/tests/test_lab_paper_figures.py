@@ -206,7 +206,7 @@ class Room:
     """An instance as routers see it."""
 
     def __init__(self, name, in_flight=0):
-        self.name, self.in_flight, self.n_run, self.in_flight_tokens = name, in_flight, 64, 0
+        self.name, self.in_flight, self.sequences, self.n_run, self.in_flight_tokens = name, in_flight, in_flight, 64, 0
 
 
 FLEET = read_fleet("1xdemo-small")

@@ -9,7 +9,7 @@ from hmas.controller.config.schema import TenantConfig
 from hmas.controller.core.prompt_texts import EXCERPT_HEAD, EXCERPT_TAIL, HISTORY_CHARS
 from hmas.controller.core.request_body import CHAT, COMPLETIONS, TOKENS_PER_IMAGE
 from hmas.controller.gateway.errors import ApiError
-from hmas.controller.gateway.requests.parse import parse_call, with_fields
+from hmas.controller.gateway.requests.parse import parse_call
 from hmas.controller.gateway.requests.request_headers import read_claims
 
 
@@ -77,11 +77,6 @@ def test_the_newer_cap_wins_and_choices_multiply_it():
     assert chat_call("x", max_tokens=5, max_completion_tokens=7).max_output_tokens == 7
     assert chat_call("x", max_tokens=5, n=3).max_output_tokens == 15
     assert chat_call("x", max_tokens=None).max_output_tokens is None
-
-
-def test_a_clamped_priority_is_the_only_change():
-    call = chat_call("x", priority=-9, custom={"k": [1.5, None]})
-    assert orjson.loads(with_fields(call.document, {"priority": 0})) == call.document | {"priority": 0}
 
 
 def refusal(path: str, body: bytes) -> ApiError | None:

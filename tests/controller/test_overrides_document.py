@@ -176,6 +176,8 @@ TENANTS = st.fixed_dictionaries(
         "requests_per_minute": st.integers(0, 10**7),
         "concurrency_share": st.floats(0.001, 1),
         "max_running": st.integers(0, 10**6),
+        "max_queued": st.integers(0, 10**6),
+        "max_body_bytes_waiting": st.integers(0, 1 << 40),
     },
 ).filter(bool)
 

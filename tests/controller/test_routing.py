@@ -23,6 +23,10 @@ class State:
     awaiting: int = 0
     kv_committed: float = 0.0
 
+    @property
+    def sequences(self) -> int:
+        return self.in_flight
+
 
 ENTRY = QueueEntry(
     request=Request(id="r", tenant="t", model="m", arrival_s=0.0, prompt_tokens=1),

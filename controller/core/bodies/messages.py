@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from hmas.controller.core.body_bounds import MESSAGES_MOST, bounded_list
 from hmas.controller.core.errors import BodyError
 
 MESSAGES = "/v1/messages"
@@ -21,9 +22,9 @@ def chat_of_messages(document: dict[str, Any]) -> dict[str, Any]:
     if system is not None:
         messages.append({"role": "system", "content": _checked(system, "system")})
     given = document.get("messages")
-    if not isinstance(given, list) or not given:
+    if not given:
         raise BodyError("messages", given, "a list of at least one message")
-    for index, message in enumerate(given):
+    for index, message in enumerate(bounded_list("messages", given, MESSAGES_MOST, "a list of at least one message")):
         if not isinstance(message, dict):
             raise BodyError(f"messages[{index}]", message, "an object with role and content")
         role = message.get("role")

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from hmas.controller.core.body_bounds import MESSAGES_MOST, bounded_list
 from hmas.controller.core.errors import BodyError
 
 RESPONSES = "/v1/responses"
@@ -26,11 +27,9 @@ def chat_of_response(document: dict[str, Any]) -> dict[str, Any]:
     given = document.get("input")
     if isinstance(given, str):
         messages.append({"role": "user", "content": given})
-    elif isinstance(given, list):
-        for index, item in enumerate(given):
-            messages.append(_message(item, index))
     else:
-        raise BodyError("input", given, "a text, or a list of input items")
+        items = bounded_list("input", given, MESSAGES_MOST, "a text, or a list of input items")
+        messages += [_message(item, index) for index, item in enumerate(items)]
     cap = document.get("max_output_tokens")
     if cap is not None and (not isinstance(cap, int) or isinstance(cap, bool) or not 1 <= cap <= MAX_CAP):
         raise BodyError("max_output_tokens", cap, f"a whole number from 1 to {MAX_CAP}")

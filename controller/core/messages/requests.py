@@ -23,7 +23,7 @@ class RequestNotice(Message, frozen=True, tag="request"):
         images: Number of pictures among the content parts.
         tool_results: Number of messages with a tool's answer.
         wants_json: Whether the answer must be JSON.
-        choices: Number of answers requested (`n`).
+        choices: Number of answers requested: `n` to each of its prompts.
         context_tokens: Most tokens of prompt and answer together on the engines of the model, 0 if unknown.
         session: Opaque name of the conversation (`session_digest`), empty if unknown.
     """
@@ -115,6 +115,7 @@ class Completion(Message, frozen=True, tag="completion"):
         reason: Why it ended in this way, as text.
         max_output_tokens: The client's cap, 0 if none: an output that reaches it is only a lower bound of its natural length.
         session: As in `RequestNotice`.
+        sequences: Answers that the engine computed; tokens are those of all of them.
     """
 
     request_id: str
@@ -146,3 +147,4 @@ class Completion(Message, frozen=True, tag="completion"):
     reason: str = ""
     max_output_tokens: int = 0
     session: str = ""
+    sequences: int = 1

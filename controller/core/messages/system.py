@@ -12,6 +12,7 @@ class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         in_flight: Requests that were sent and have not ended. `in_flight_tokens`: their prompt plus produced tokens so far.
+        sequences: Sequences of these requests; 0 if unknown.
         n_run, token_budget: The active controls (token_budget 0: the engine's own).
         kv_committed: Share of the KV fence taken by calibrated upper bounds, 0 to 1.
         tpot_pressure: 90 % quantile over in-flight requests of current TPOT over its SLO; 0 with none decoding.
@@ -36,6 +37,12 @@ class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
     guard: float = 1.0
     guard_enabled: bool = True
     first_token_overhead_ms: float = 0.0
+    sequences: int = 0
+
+    @property
+    def occupied(self) -> int:
+        """Slots of the window that are taken: one for each sequence."""
+        return max(self.in_flight, self.sequences)
 
 
 class SystemSnapshot(Message, frozen=True, tag="system"):

@@ -74,7 +74,7 @@ class AgentWatch:
         Its targets are kept within the range that `TargetTable` allows.
         """
         features = within_targets(features, self._targets)
-        answers.forecast = bounded_forecast(features, request.output_limit)
+        answers.forecast = bounded_forecast(features, request.output_limit, request.sequences)
         if self.scores.lengths.aside:
             return with_features(now, features, declared, now.output_tokens, now.output_tokens_upper, proven=now.proven)
         forecast = answers.forecast
@@ -92,7 +92,7 @@ class AgentWatch:
         name = dispatch.instance
         for proposal in self._control.proposals(name):
             relieved = (dispatch.relieved == WINDOW and proposal.sets_window) or (dispatch.relieved == GUARD and proposal.tightens_guard)
-            held = 0 < proposal.n_run < scheduler.in_flight(name) and scheduler.is_half_empty(name, now_s)
+            held = 0 < proposal.n_run < scheduler.sequences(name) and scheduler.is_half_empty(name, now_s)
             if self.scores.dispatched(proposal.agent, held=held, relieved=relieved):
                 contest = self.scores.windows[proposal.agent]
                 self._report(Standing(proposal.agent, WINDOWS, contest))

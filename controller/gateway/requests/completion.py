@@ -21,7 +21,7 @@ from hmas.controller.gateway.requests.apis.kept_responses import KeptResponses
 from hmas.controller.gateway.requests.apis.registry import api_of
 from hmas.controller.gateway.requests.auth import Authenticator
 from hmas.controller.gateway.requests.manager import RequestManager
-from hmas.controller.gateway.requests.parse import parse_call, with_fields
+from hmas.controller.gateway.requests.parse import BodyParser
 from hmas.controller.gateway.requests.relay import STREAM_HEADERS, Answer, EngineFault, relay
 from hmas.controller.gateway.requests.request_headers import Claims, Ids, clamp_priority, forwarded, read_claims, require_json
 from hmas.controller.observability.observer import Observers
@@ -47,6 +47,7 @@ class CompletionHandler:
         fleet: Fleet,
         auth: Authenticator,
         kept: KeptResponses,
+        bodies: BodyParser,
         observer: Observers,
         clock: Clock,
         targets: TargetTable,
@@ -57,6 +58,7 @@ class CompletionHandler:
         self._fleet = fleet
         self._auth = auth
         self._kept = kept
+        self._bodies = bodies
         self._observer = observer
         self._clock = clock
         self._default_slo = targets.target(TaskType.UNKNOWN, DEFAULT_IMPORTANCE)
@@ -76,17 +78,17 @@ class CompletionHandler:
         require_json(http.headers)
         body = await http.body()
         arrival_s = self._clock.now_s()
-        call = parse_call(http.path, body, self._fleet.only_model)
+        call = await self._bodies.call(http.path, body, self._fleet.only_model)
         self._fleet.require_model(call.model)
         only_on = self._kept.holder_of_previous(call, identity.tenant)
-        fields: dict[str, object] = {} if call.document.get("model") is not None else {"model": call.model}
+        fields: dict[str, object] = {} if call.names_model else {"model": call.model}
         priority = 0
         if call.priority is not None:
             priority = clamp_priority(call.priority, identity.limits)
             if priority != call.priority:
                 fields["priority"] = priority
         if fields:
-            body = with_fields(call.document, fields)
+            body = await self._bodies.with_fields(body, fields)
         claims.trace_headers.update(forwarded(http.headers, api_of(http.path).forwarded))
         live = self._new_request(call, claims, body, tenant=identity.tenant, priority=priority, arrival_s=arrival_s)
         live.only_on = only_on
@@ -127,7 +129,9 @@ class CompletionHandler:
                 session=claims.session or call.cache_key,
                 stream=call.stream,
                 context_tokens=self._fleet.context_tokens(call.model),
-                sequences=call.choices,
+                prompts=call.prompts,
+                sequences=call.sequences,
+                body_bytes=len(body),
             ),
             call=call,
             client_request_id=claims.request_id or request_id,

@@ -9,13 +9,15 @@ from hmas.controller.gateway.http.transport import HttpRequest, Responder
 from hmas.controller.gateway.instances.monitor import Fleet, Instance
 from hmas.controller.gateway.requests.apis.registry import api_of
 from hmas.controller.gateway.requests.auth import Authenticator
-from hmas.controller.gateway.requests.parse import parse_object, read_model, with_fields
+from hmas.controller.gateway.requests.parse import BodyParser
 from hmas.controller.gateway.requests.relay import LACKS_API, Answer, EngineFault, relay
 from hmas.controller.gateway.requests.request_headers import answer_id, forwarded, read_claims, require_json
 from hmas.controller.observability.observer import Observers
 from hmas.engines.errors import EngineError, EngineUnavailable, StaleConnection
 
 MAX_PASSING = 1024
+Refused = tuple[Instance, Answer, float]
+"""An instance that refused a request, its answer, and when the request was sent."""
 
 
 class PassThrough:
@@ -24,10 +26,11 @@ class PassThrough:
     Authentication, the model check and the time limit are those of scheduled requests; the number in progress is bounded.
     """
 
-    def __init__(self, *, fleet: Fleet, auth: Authenticator, observer: Observers, timeout_s: float) -> None:
+    def __init__(self, *, fleet: Fleet, auth: Authenticator, bodies: BodyParser, observer: Observers, timeout_s: float) -> None:
         self._fleet = fleet
         self._observer = observer
         self._auth = auth
+        self._bodies = bodies
         self._timeout_s = timeout_s
         self._passing = 0
 
@@ -41,10 +44,9 @@ class PassThrough:
         claims = read_claims(http.headers, identity.limits)
         require_json(http.headers)
         body = await http.body()
-        document = parse_object(body)
-        model = read_model(document, self._fleet.only_model)
-        if document.get("model") is None:
-            body = with_fields(document, {"model": model})
+        model, named = await self._bodies.model(body, self._fleet.only_model)
+        if not named:
+            body = await self._bodies.with_fields(body, {"model": model})
         to_engine = {**claims.trace_headers, **forwarded(http.headers, api_of(http.path).forwarded)}
         arrival_s = self._fleet.now_s()
         try:
@@ -79,7 +81,7 @@ class PassThrough:
     async def _send_to_any(self, model: str, path: str, body: bytes, headers: dict[str, str], out: Responder) -> tuple[Instance, Answer]:
         tried: set[str] = set()
         failure: EngineError | None = None
-        refusals: list[tuple[Instance, Answer, float]] = []
+        refusals: list[Refused] = []
         for _ in range(2):
             candidates = self._fleet.candidates(model, tried)
             if not candidates and isinstance(failure, StaleConnection):
@@ -108,10 +110,7 @@ class PassThrough:
                 self._fleet.request_failed(instance.name, sent_s, f"status {answer.status}", body)
             else:
                 self._fleet.request_succeeded(instance.name, sent_s)
-                for other, refusal, at_s in refusals:
-                    if refusal.status == LACKS_API:
-                        continue
-                    self._fleet.request_failed(other.name, at_s, refusal.refusal, body)
+                self._accuse(refusals, body)
             return instance, answer
         if refusals and all(answer.status == refusals[0][1].status for _, answer, _ in refusals):
             return refusals[-1][:2]
@@ -119,6 +118,12 @@ class PassThrough:
             raise ApiError(503, "no_healthy_engine", "no engine that serves this model answers", retry_after_s=5)
         text = str(failure) if failure is not None else f"engine {refusals[-1][0].name}: {refusals[-1][1].refusal}"
         raise ApiError(502, "engine_error", without_addresses(text), retry_after_s=1)
+
+    def _accuse(self, refusals: list[Refused], body: bytes) -> None:
+        """Counts refusals as failures of the instances that gave them, because another instance has taken the same request."""
+        for instance, answer, sent_s in refusals:
+            if answer.status != LACKS_API:
+                self._fleet.request_failed(instance.name, sent_s, answer.refusal, body)
 
     async def _send(self, instance: Instance, path: str, body: bytes, headers: dict[str, str], out: Responder) -> Answer:
         answer = Answer()

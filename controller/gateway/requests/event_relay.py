@@ -101,6 +101,7 @@ class EventRelay:
         answer: Answer,
         head: Callable[[], Mapping[str, str]],
         progress: Callable[[int], None],
+        *,
         api: Api,
     ) -> None:
         self._response = response

@@ -1,10 +1,23 @@
-"""Parsing of request bodies. A body is parsed once for the control plane and sent to the engine as it came."""
+"""Parsing of request bodies. A body is parsed once for the control plane and sent to the engine as it came.
 
+The parsed document is not kept: it takes up to 25 times the memory of the body, and a request may wait for minutes.
+"""
+
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import orjson
 
+from hmas.controller.core.body_bounds import (
+    BODY,
+    LARGE_BODY_BYTES,
+    BodyStructure,
+    colons_by_piece,
+    colons_of_body,
+    colons_of_document,
+    repeated_key,
+)
 from hmas.controller.core.errors import BodyError
 from hmas.controller.core.request_body import Call, read_call
 from hmas.controller.core.request_body import read_model as read_model_field
@@ -15,14 +28,15 @@ def parse_object(body: bytes) -> dict[str, Any]:
     """Returns the body as a JSON object.
 
     Raises:
-        ApiError: 400 if it is not JSON, not UTF-8 or not an object; the message names the place.
+        ApiError: 400 if it is not JSON, not UTF-8 or not an object, if it holds too much, or if an object in it has the same key twice.
     """
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise ApiError(400, "invalid_json", f"the request body is not valid JSON: {error}") from None
-    if not isinstance(document, dict):
-        raise ApiError(400, "invalid_json", f"the request body is a JSON {_kind(document)}; it must be an object")
+    if len(body) > LARGE_BODY_BYTES:
+        structure = BodyStructure()
+        while _count(structure, body):
+            pass
+    document = _loads(body)
+    if colons_of_document(document) != colons_of_body(body):
+        raise _repeated(repeated_key(body) if len(body) <= LARGE_BODY_BYTES else "")
     return document
 
 
@@ -32,11 +46,7 @@ def parse_call(path: str, body: bytes, only_model: Callable[[], str] | None = No
     Raises:
         ApiError: 400; the message names the field, its value and the allowed values.
     """
-    document = parse_object(body)
-    try:
-        return read_call(path, document, _only(document, only_model))
-    except BodyError as error:
-        raise _refused(error) from None
+    return _read(path, parse_object(body), only_model)
 
 
 def read_model(document: dict[str, Any], only_model: Callable[[], str] | None = None) -> str:
@@ -51,16 +61,88 @@ def read_model(document: dict[str, Any], only_model: Callable[[], str] | None = 
         raise _refused(error) from None
 
 
-def with_fields(document: dict[str, Any], fields: dict[str, object]) -> bytes:
-    """The body with some fields replaced. Only then is it not sent byte for byte: its priority was limited, or it named no model."""
-    return orjson.dumps({**document, **fields})
+class BodyParser:
+    """Parses bodies without holding the event loop for long.
+
+    A large body is parsed in several turns of the loop, and one large body at a time. The bounds on a body keep each turn short. A thread
+    would not help, because the parser holds the interpreter's lock.
+    """
+
+    def __init__(self) -> None:
+        self._one_at_a_time = asyncio.Lock()
+
+    async def call(self, path: str, body: bytes, only_model: Callable[[], str] | None = None) -> Call:
+        """As `parse_call`."""
+        return _read(path, await self._document(body), only_model)
+
+    async def model(self, body: bytes, only_model: Callable[[], str]) -> tuple[str, bool]:
+        """The model of a request that is not read any further, and whether the body names it."""
+        document = await self._document(body)
+        return read_model(document, only_model), document.get("model") is not None
+
+    async def with_fields(self, body: bytes, fields: dict[str, object]) -> bytes:
+        """The body with some fields replaced. Only then is it not sent byte for byte: its priority was limited, or it named no model."""
+        return orjson.dumps({**await self._document(body), **fields})
+
+    async def _document(self, body: bytes) -> dict[str, Any]:
+        """As `parse_object`."""
+        if len(body) <= LARGE_BODY_BYTES:
+            return parse_object(body)
+        await self._one_at_a_time.acquire()
+        try:
+            structure = BodyStructure()
+            while _count(structure, body):  # noqa: ASYNC110 - nothing to wait for: other work comes in between
+                await asyncio.sleep(0)
+            document = _loads(body)
+            await asyncio.sleep(0)
+            colons = 0
+            for some in colons_by_piece(document):
+                colons += some
+                await asyncio.sleep(0)
+            if colons != structure.colons:
+                raise _repeated("")
+            return document
+        finally:
+            self._one_at_a_time.release()
+
+
+def _count(structure: BodyStructure, body: bytes) -> bool:
+    try:
+        return structure.count(body)
+    except BodyError as error:
+        raise _refused(error) from None
+
+
+def _repeated(key: str) -> ApiError:
+    what = f"the key {key!r}" if key else "the same key"
+    text = f"an object in the request body has {what} twice, and engines differ in which of the two values they take; allowed: once"
+    return ApiError(400, "repeated_key", text, param=key or None)
+
+
+def _loads(body: bytes) -> dict[str, Any]:
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise ApiError(400, "invalid_json", f"the request body is not valid JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise ApiError(400, "invalid_json", f"the request body is a JSON {_kind(document)}; it must be an object")
+    return document
 
 
 def _only(document: dict[str, Any], only_model: Callable[[], str] | None) -> str:
     return "" if only_model is None or document.get("model") is not None else only_model()
 
 
+def _read(path: str, document: dict[str, Any], only_model: Callable[[], str] | None) -> Call:
+    try:
+        return read_call(path, document, _only(document, only_model))
+    except BodyError as error:
+        raise _refused(error) from None
+
+
 def _refused(error: BodyError) -> ApiError:
+    if error.field == BODY:
+        return ApiError(400, "invalid_body", str(error))
     return ApiError(400, "invalid_value", str(error), param=error.field)
 
 

@@ -50,7 +50,7 @@ async def relay(
     kind = content_type.partition(";")[0].strip().lower()
     if kind == SSE and response.status == 200:
         answer.streamed = True
-        events = EventRelay(response, out, answer, head, progress, api)
+        events = EventRelay(response, out, answer, head, progress, api=api)
         try:
             await _relay_events(events, response)
         except EngineRefused as refused:
@@ -66,7 +66,7 @@ async def relay(
         raise _lacks_api(response.status, api, "" if document is None else complaint_of(document).message)
     failed = response.status if response.status >= 500 else _refused_with(response.status, document, api)
     if failed:
-        raise _fault(failed, response, kind, document, body, api)
+        raise _fault(failed, response, kind, document, body=body, api=api)
     refusal = _refusal(response.status, kind, document, body, api)
     if refusal is not None:
         _refuse(answer, refusal, api)
@@ -124,7 +124,7 @@ def _refused_with(status: int, document: dict[str, Any] | None, api: Api) -> int
     return status if (complaint or Complaint(document)).refuses_as(status) else 0
 
 
-def _fault(status: int, response: EngineResponse, kind: str, document: dict[str, Any] | None, body: bytes, api: Api) -> EngineFault:
+def _fault(status: int, response: EngineResponse, kind: str, document: dict[str, Any] | None, *, body: bytes, api: Api) -> EngineFault:
     """The error of an engine that failed or refused with `status`; its document is passed on in the API's form."""
     if document is None:
         what, own = excerpt(body), b""

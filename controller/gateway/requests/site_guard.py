@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from hmas.controller.core.allowed_sites import AllowedSites
 from hmas.controller.gateway.errors import ApiError
 from hmas.controller.gateway.http.transport import HttpRequest, Responder
+from hmas.controller.gateway.requests.apis.registry import api_of
 from hmas.controller.gateway.requests.request_headers import answer_id
 from hmas.controller.observability.observer import Observers
 
@@ -34,7 +35,7 @@ class SiteGuard:
         if refusal is not None:
             self._observer.refused(refusal.code)
             error = ApiError(403, refusal.code, refusal.message)
-            _send(out, 403, {"x-request-id": answer_id(http.headers), **error.response_headers()}, error.body())
+            _send(out, 403, {"x-request-id": answer_id(http.headers), **error.response_headers()}, api_of(http.path).error_body(error))
         elif (preflight := self._sites.preflight(http.method, http.headers)) is not None:
             _send(out, 200, preflight, b"")
         else:
@@ -49,7 +50,7 @@ class _WithHeaders:
         self._out = out
         self._added = added
         self.write, self.when_drained, self.drain = out.write, out.when_drained, out.drain
-        self.finish, self.abandon = out.finish, out.abandon
+        self.finish, self.abandon, self.spent_s = out.finish, out.abandon, out.spent_s
 
     def start(self, status: int, headers: Mapping[str, str]) -> None:
         self._out.start(status, {**headers, **self._added})

@@ -1,4 +1,4 @@
-"""What a tenant may use: tokens and requests per minute, and a share of the slots."""
+"""What a tenant may use: tokens and requests per minute, a share of the slots, and room in the queue."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,19 +7,23 @@ import msgspec
 from hmas.controller.core.types import Estimates, Request
 from hmas.controller.scheduling.admission.token_bucket import TokenBucket
 from hmas.controller.scheduling.instances.instance import Instance
+from hmas.controller.scheduling.settings import BODY_BYTES_WAITING_MOST
 
 _MINUTE_S = 60.0
 
 
 class TenantLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of one tenant; the defaults set no limit.
+    """Limits of one tenant; the defaults set none but the one on bodies that wait.
 
     Attributes:
         tokens_per_minute: Prompt and output tokens per minute, 0 for no quota.
         burst_tokens: Tokens that the tenant may use at once after a pause, 0 for a minute's worth.
         requests_per_minute: Requests admitted per minute, and at once after a pause; 0 for no quota.
-        concurrency_share: Largest share of the fleet's windows that it may hold while others wait, above 0 to 1; 1 for no limit.
-        max_running: Most requests that it may ever have in flight, 0 for no limit.
+        concurrency_share: Largest share of the fleet's windows that its sequences may hold while others wait, above 0 to 1; 1 for no limit.
+        max_running: Most sequences that it may ever have in flight, 0 for no limit.
+        max_queued: Most requests of it that may wait, 0 for no limit.
+        max_body_bytes_waiting: Most bytes that the bodies of its waiting requests may have together, 0 for no limit. One body may always
+            wait.
     """
 
     tokens_per_minute: int = 0
@@ -27,6 +31,8 @@ class TenantLimits(msgspec.Struct, frozen=True, kw_only=True):
     requests_per_minute: int = 0
     concurrency_share: float = 1.0
     max_running: int = 0
+    max_queued: int = 0
+    max_body_bytes_waiting: int = BODY_BYTES_WAITING_MOST
 
     @property
     def bounded(self) -> bool:
@@ -59,6 +65,16 @@ class OverQuota(msgspec.Struct, frozen=True, kw_only=True):
     wait_s: float
 
 
+class OverWaiting(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a tenant waits already: so much of `what`; the request asks for more, and the limit of that name does not allow it."""
+
+    what: str
+    held: int
+    asked: int
+    limit_name: str
+    limit: int
+
+
 class _Meter:
     """The two token buckets of one tenant; a rate without a limit has no bucket."""
 
@@ -87,7 +103,7 @@ def _bucket(before: TokenBucket | None, per_minute: int, burst: int, now_s: floa
 
 
 class Tenancy:
-    """The quota and slot accounts of all tenants. O(1) a request; a tenant without limits costs no memory.
+    """The quota and slot accounts of all tenants. O(1) a request; a tenant without limits costs no memory while nothing of it waits.
 
     A request is charged its prompt and its predicted output when it is admitted. When it ends, the charge is corrected to the tokens it
     really used. A request that never ran costs no tokens, only its place among the requests per minute. So requests in flight count, and a
@@ -96,11 +112,12 @@ class Tenancy:
     Attributes:
         bounded: Tenants with limited slots.
         metered: Tenants that have a quota.
-        running: Requests in flight by tenant, for the tenants in `bounded` only.
+        running: Sequences in flight by tenant, for the tenants in `bounded` only.
+        waiting: Waiting requests by tenant, and the bytes of their bodies; tenants of which none waits are left out.
         version: A counter that grows whenever the result of `closed` may have changed.
     """
 
-    __slots__ = ("_charged", "_instances", "_limits", "_meters", "_windows", "bounded", "metered", "running", "version")
+    __slots__ = ("_charged", "_instances", "_limits", "_meters", "_windows", "bounded", "metered", "running", "version", "waiting")
 
     def __init__(self, limits: Mapping[str, TenantLimits], instances: Sequence[Instance]) -> None:
         self._limits = dict(limits)
@@ -112,6 +129,7 @@ class Tenancy:
         self.metered = frozenset(name for name, one in self._limits.items() if one.metered)
         self.running: dict[str, int] = dict.fromkeys(sorted(self.bounded), 0)
         self.version = 0
+        self.waiting: dict[str, tuple[int, int]] = {}
 
     def limits(self, tenant: str) -> TenantLimits:
         """The limits of a tenant."""
@@ -123,7 +141,7 @@ class Tenancy:
         Args:
             tenant: The tenant.
             limits: The new limits, `NO_LIMITS` for none.
-            running: How many requests the tenant has in flight.
+            running: How many sequences the tenant has in flight.
             now_s: The time.
 
         Returns:
@@ -216,37 +234,75 @@ class Tenancy:
             self._windows = windows
             self.version += 1
 
-    def started(self, tenant: str) -> None:
-        """Records that one of the tenant's requests was dispatched."""
-        if tenant in self.bounded:
-            self.running[tenant] += 1
+    def started(self, request: Request) -> None:
+        """Records that a request was dispatched."""
+        if request.tenant in self.bounded:
+            self.running[request.tenant] += request.sequences
             self.version += 1
 
-    def stopped(self, tenant: str) -> None:
-        """Records that one of the tenant's requests is no longer in flight."""
-        if tenant in self.bounded:
-            self.running[tenant] -= 1
+    def stopped(self, request: Request) -> None:
+        """Records that a request is no longer in flight."""
+        if request.tenant in self.bounded:
+            self.running[request.tenant] -= request.sequences
             self.version += 1
 
     def fill(self, tenant: str) -> float:
         """Slots that a tenant holds over its share of the windows: 1 or more means that it is at its share. It may always hold one slot."""
+        slots = self._slots(tenant)
+        return self.running[tenant] / slots if slots else 0.0
+
+    def capped(self, tenant: str, sequences: int = 1) -> bool:
+        """Whether so many sequences would exceed a tenant's absolute limit, which holds even if no other tenant waits.
+
+        A request with more sequences than that limit, or than a tenant's share, may go once the tenant has nothing else in flight.
+        """
+        return self._exceeds(tenant, sequences, self.limits(tenant).max_running)
+
+    def closed(self, tenant: str, sequences: int = 1) -> bool:
+        """Whether a tenant has to let others go first: so many sequences would exceed its share or its absolute limit."""
+        return self.capped(tenant, sequences) or self._exceeds(tenant, sequences, self._slots(tenant))
+
+    def _exceeds(self, tenant: str, sequences: int, most: int) -> bool:
+        return most > 0 and self.running[tenant] > 0 and self.running[tenant] + sequences > most
+
+    def _slots(self, tenant: str) -> int:
+        """The slots of a tenant's share, 1 or more; 0 if it has no limit on its share."""
         share = self.limits(tenant).concurrency_share
-        if share >= 1.0:
-            return 0.0
-        return self.running[tenant] / max(1, int(share * self._windows + 1e-9))
+        return 0 if share >= 1.0 else max(1, int(share * self._windows + 1e-9))
 
-    def capped(self, tenant: str) -> bool:
-        """Whether a tenant is at its absolute limit: none of its requests may be dispatched, even if no other tenant waits."""
-        most = self.limits(tenant).max_running
-        return most > 0 and self.running[tenant] >= most
+    # -- room in the queue ------------------------------------------------------------------------------------------------
 
-    def closed(self, tenant: str) -> bool:
-        """Whether a tenant has to let others go first: it is at its share or at its absolute limit."""
-        return self.capped(tenant) or self.fill(tenant) >= 1.0
+    def over_waiting(self, request: Request) -> OverWaiting | None:
+        """The limit on a tenant's waiting requests that does not admit this one, None if there is none."""
+        held = self.waiting.get(request.tenant)
+        if held is None:
+            return None
+        limits = self.limits(request.tenant)
+        requests, body_bytes = held
+        if 0 < limits.max_queued <= requests:
+            return OverWaiting(what="requests", held=requests, asked=1, limit_name="max_queued", limit=limits.max_queued)
+        most = limits.max_body_bytes_waiting
+        if 0 < most < body_bytes + request.body_bytes:
+            name = "max_body_bytes_waiting"
+            return OverWaiting(what="bytes of bodies", held=body_bytes, asked=request.body_bytes, limit_name=name, limit=most)
+        return None
+
+    def joined(self, request: Request) -> None:
+        """Records that a request waits."""
+        requests, body_bytes = self.waiting.get(request.tenant, (0, 0))
+        self.waiting[request.tenant] = (requests + 1, body_bytes + request.body_bytes)
+
+    def left(self, request: Request) -> None:
+        """Records that a request no longer waits."""
+        requests, body_bytes = self.waiting[request.tenant]
+        if requests > 1:
+            self.waiting[request.tenant] = (requests - 1, body_bytes - request.body_bytes)
+        else:
+            del self.waiting[request.tenant]
 
 
 def expected_tokens(request: Request, estimates: Estimates) -> float:
-    """Prompt tokens plus predicted output tokens, the latter bounded by the client's own cap."""
+    """Prompt tokens plus predicted output tokens of all sequences, the latter bounded by the client's own cap."""
     output = estimates.output_tokens
     output = min(output, request.output_limit)
-    return request.prompt_tokens + max(1.0, output)
+    return request.prompt_tokens + max(float(request.sequences), output)

@@ -40,7 +40,7 @@ class Instance:
         capacity_n_run: Ceiling of the window: the one that the engine reports, and the spec's until it reports one.
         max_token_budget: Ceiling of tokens per step as the engine reports it, 0 until then.
         running: Requests in flight, by request id.
-        in_flight, in_flight_tokens, prefill_tokens: As in `InstanceState`.
+        in_flight, sequences, in_flight_tokens, prefill_tokens: As in `InstanceState`.
         source: Where token counts are read from, None if `progress` reports each.
         pace: The measured speed of the instance.
         lead: What a first token takes here beyond the prompt's own prefill, None if it is not needed.
@@ -93,6 +93,7 @@ class Instance:
         "prefixes",
         "probe_limit",
         "running",
+        "sequences",
         "source",
         "spec",
         "token_budget",
@@ -116,6 +117,7 @@ class Instance:
         self.prefixes = PrefixCredit() if credit else None
         self.running: dict[str, Running] = {}
         self.in_flight = 0
+        self.sequences = 0
         self.in_flight_tokens = 0
         self.prefill_tokens = 0
         self.pace = InstanceSpeed()
@@ -148,8 +150,12 @@ class Instance:
 
     @property
     def open(self) -> bool:
-        """Whether it may take one more request now."""
-        return self.in_flight < self.n_run and (self.probe_limit is None or self.in_flight < self.probe_limit) and self.available
+        """Whether it may take one more request of one sequence now."""
+        return self.sequences < self.n_run and (self.probe_limit is None or self.in_flight < self.probe_limit) and self.available
+
+    def holds(self, sequences: int, window: float) -> bool:
+        """Whether so many more sequences fit into a window. A request with more of them than the window runs alone."""
+        return not self.in_flight or self.sequences + sequences <= window
 
     def drain(self, *, draining: bool) -> None:
         """Stops taking new requests, or takes them again."""
@@ -169,7 +175,7 @@ class Instance:
                 group.turned(self, is_open=is_open)
 
     def late_window(self, share: float, now_s: float) -> float:
-        """Number of requests in flight up to which a demoted request may join.
+        """Number of sequences in flight up to which a demoted request may join.
 
         If requests in time had to wait within the last 5 s: `share` of what they have recently filled, so that a burst finds free slots and
         an engine that is not slowed down. If they were dispatched at once: half of the window, since no other request needs it. If no
@@ -259,6 +265,7 @@ class Instance:
         self._prefill_until_s = max(now_s, self._prefill_until_s) + self.prefill_ms(entry) / 1000.0
         self.running[request.id] = run
         self.in_flight += 1
+        self.sequences += request.sequences
         self._turn()
         self.in_flight_tokens += run.expected_tokens
         self.prefill_tokens += request.prompt_tokens
@@ -270,7 +277,7 @@ class Instance:
             self._on_time_s = now_s
             if now_s - request.arrival_s > _AT_ONCE_S:
                 self._contended_s = now_s
-            self._busy = max(float(self.in_flight), _BUSY_DECAY * self._busy)
+            self._busy = max(float(self.sequences), _BUSY_DECAY * self._busy)
         return run
 
     def progress(self, run: Running, tokens: int, now_s: float) -> None:
@@ -281,7 +288,7 @@ class Instance:
             self.prefill_tokens -= request.prompt_tokens
             self._prefilled(run, now_s)
             self._tally(now_s)
-            self._decoding += 1
+            self._decoding += request.sequences
             self._first_tokens += 1
             self._decoded -= 1
             self.version += 1
@@ -323,13 +330,14 @@ class Instance:
         del self.running[request.id]
         self._awaiting.pop(request.id, None)
         self.in_flight -= 1
+        self.sequences -= request.sequences
         self._turn()
         self.in_flight_tokens -= run.expected_tokens
         if run.first_s is None:
             self.prefill_tokens -= request.prompt_tokens
         else:
             self._tally(now_s)
-            self._decoding -= 1
+            self._decoding -= request.sequences
         self.fence.release(request.id)
         self.version += 1
 
@@ -375,6 +383,7 @@ class Instance:
         return InstanceView(
             name=self.name,
             in_flight=self.in_flight,
+            sequences=self.sequences,
             in_flight_tokens=sum(run.entry.request.prompt_tokens + run.tokens for run in self.running.values()),
             n_run=self.n_run,
             token_budget=self.token_budget or 0,

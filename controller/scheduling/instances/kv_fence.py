@@ -12,18 +12,18 @@ def upper_output(request: Request, estimates: Estimates, bounds: Sequence[Length
     """Calibrated upper length of a request's output, l_upper = l_pred + q_(1-eps)(D_b) (Eq. 4), in tokens.
 
     The prompt's length selects the bucket. Without any bounds the estimate's own upper quantile is used. The client's cap on output and the
-    model's context limit both. The result is at least one token, and at least the client's minimum output.
+    model's context limit both. The result is at least one token per sequence, and at least the client's minimum output.
     """
     upper = estimates.output_tokens_upper
     for bound in bounds:
         if bound.prompt_tokens_below == 0 or request.prompt_tokens < bound.prompt_tokens_below:
-            upper = estimates.output_tokens + bound.add_tokens
+            upper = estimates.output_tokens + bound.add_tokens * request.sequences
             break
-    return max(1.0, request.min_output_tokens, min(upper, request.output_limit))
+    return max(float(request.sequences), request.min_output_tokens, min(upper, request.output_limit))
 
 
 def upper_tokens(entry: QueueEntry, bounds: Sequence[LengthBound]) -> int:
-    """KV tokens of a request at its calibrated upper length: prompt plus `upper_output`.
+    """KV tokens of a request at its calibrated upper length: prompts plus `upper_output`. The answers to one prompt share its tokens.
 
     The bounds are ignored while the length forecast has not proven right yet.
     """
@@ -32,8 +32,13 @@ def upper_tokens(entry: QueueEntry, bounds: Sequence[LengthBound]) -> int:
 
 
 def least_tokens(request: Request) -> int:
-    """KV tokens that a request certainly takes: its prompt and the client's minimum output, at least one token."""
-    return request.prompt_tokens + max(1, request.min_output_tokens)
+    """KV tokens that a request certainly takes: its prompts and the client's minimum output, at least one token per sequence."""
+    return request.prompt_tokens + max(request.sequences, request.min_output_tokens)
+
+
+def least_sequence_tokens(request: Request) -> int:
+    """KV tokens that one sequence of a request certainly takes. An engine computes sequences that do not fit together one after another."""
+    return request.prompt_tokens // request.prompts + max(1, request.min_output_tokens // request.sequences)
 
 
 class Fence:

@@ -17,7 +17,7 @@ PRESSURE_LOW = 0.75
 """TPOT over its target (90 % quantile of the decoding requests) below which targets are met with a margin."""
 HALF = 0.5
 BLOCK_TOKENS = 64
-"""Tokens per request by which an engine's count may differ: it counts whole blocks, and a step later or earlier."""
+"""Tokens per sequence by which an engine's count may differ: it counts whole blocks, and a step later or earlier."""
 
 
 def shows_room(instance: "Instance") -> bool:
@@ -30,7 +30,7 @@ def _has_place(instance: "Instance") -> bool:
     engine = instance.engine
     return (
         instance.available
-        and instance.in_flight < instance.capacity_n_run
+        and instance.sequences < instance.capacity_n_run
         and (instance.probe_limit is None or instance.in_flight < instance.probe_limit)
         and (engine is None or engine.waiting == 0 or _window_fills(instance, engine))
     )
@@ -47,7 +47,7 @@ def is_half_empty(instance: "Instance", now_s: float) -> bool:
     kv_usage = None if instance.engine is None else instance.engine.kv_usage
     return (
         shows_room(instance)
-        and instance.in_flight < HALF * instance.capacity_n_run
+        and instance.sequences < HALF * instance.capacity_n_run
         and (kv_usage is None or kv_usage < HALF)
         and instance.tpot_pressure(now_s) < PRESSURE_LOW
     )
@@ -92,6 +92,6 @@ def correct_fence(instance: "Instance", snapshot: EngineSnapshot) -> None:
         return
     instance.refresh(snapshot.taken_s)
     held = sum(run.entry.request.prompt_tokens + run.tokens for run in instance.running.values() if run.first_s is not None)
-    slack = BLOCK_TOKENS * instance.in_flight
+    slack = BLOCK_TOKENS * instance.sequences
     used_tokens = round(snapshot.kv_usage * (snapshot.kv_capacity_tokens or fence.capacity_tokens))
     fence.measured(used_tokens, held - slack, held + instance.prefill_tokens + slack)

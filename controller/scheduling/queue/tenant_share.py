@@ -80,7 +80,7 @@ class TenantShareLimiter(QueuePolicy):
             tenant = entry.request.tenant
             if entry.request.id not in self._shown.get(tenant, ()):
                 return entry
-            if not self._tenancy.closed(tenant):
+            if not self._tenancy.closed(tenant, entry.request.sequences):
                 self._hide(entry.request.id, tenant)
                 return entry
             # The entry goes back to its place first, so that a fair policy takes the charge back.
@@ -95,12 +95,20 @@ class TenantShareLimiter(QueuePolicy):
 
         Of several such tenants the one least over its share goes first.
         """
-        tenants = [tenant for tenant in self._aside if capped or not self._tenancy.capped(tenant)]
-        if not tenants:
-            return None
-        # The entry goes through the shared queue, so that a fair policy charges the tenant for it.
-        self.inner.push(self._take(min(tenants, key=self._tenancy.fill), now_s), now_s)
-        return self.inner.pop(now_s)
+        for tenant in sorted(self._aside, key=self._tenancy.fill):
+            if not capped and self._tenancy.capped(tenant):
+                continue
+            queue = self._aside[tenant]
+            entry = queue.pop(now_s)
+            assert entry is not None, "a tenant that is listed as waiting aside has an entry"
+            if not capped and self._tenancy.capped(tenant, entry.request.sequences):
+                queue.undo_pop(entry, now_s)
+                continue
+            self._came_back(entry, tenant)
+            # The entry goes through the shared queue, so that a fair policy charges the tenant for it.
+            self.inner.push(entry, now_s)
+            return self.inner.pop(now_s)
+        return None
 
     def undo_pop(self, entry: QueueEntry, now_s: float) -> None:
         """Returns an entry that was just popped to its former place."""
@@ -182,9 +190,13 @@ class TenantShareLimiter(QueuePolicy):
     def _take(self, tenant: str, now_s: float) -> QueueEntry:
         entry = self._aside[tenant].pop(now_s)
         assert entry is not None, "a tenant that is listed as waiting aside has an entry"
+        self._came_back(entry, tenant)
+        return entry
+
+    def _came_back(self, entry: QueueEntry, tenant: str) -> None:
+        """Notes that an entry no longer waits aside."""
         del self._aside_of[entry.request.id]
         self._forget_empty(tenant)
-        return entry
 
     def _queue(self, tenant: str) -> QueuePolicy:
         queue = self._aside.get(tenant)

@@ -62,6 +62,7 @@ class WaitQueue:
         self.long = 0
         self.tasks: dict[str, int] = {}
         self.behind = False
+        self._tenancy = tenancy
         self.queues = ModelQueues(instances, policy=policy, parameters=parameters, tenancy=tenancy)
         self._split = ServiceSplit(*self.queues.long_split)
 
@@ -97,6 +98,7 @@ class WaitQueue:
         waiting = QueuedRequest(entry, group)
         request_id = entry.request.id
         self._waiting[request_id] = waiting
+        self._tenancy.joined(entry.request)
         if returned:
             entry.weight = self.weights.get(entry.request.tenant, entry.weight)
         self.tokens += entry.request.prompt_tokens
@@ -152,6 +154,7 @@ class WaitQueue:
         self.backlog.discard(request_id)
         self._overdue_at.discard(request_id)
         self._deadlines.discard(request_id)
+        self._tenancy.left(waiting.entry.request)
         self.tokens -= waiting.entry.request.prompt_tokens
         self._count_task(waiting.entry.estimates, -1)
         self.overdue -= waiting.overdue

@@ -185,7 +185,8 @@ def main() -> None:
     """Runs the attacks at the lowest priority: what they cost on this side must not slow the clients beside them."""
     os.nice(19)
     host, port, model, seconds = sys.argv[1:]
-    print(json.dumps(asyncio.run(attack(Target(host, int(port), model), float(seconds)))))
+    outcomes = asyncio.run(attack(Target(host, int(port), model), float(seconds)))
+    sys.stdout.write(json.dumps(outcomes) + "\n")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from hmas_lab.result_files import write_result
 
 
 @click.command()
-@click.option("--rounds", type=click.IntRange(2, 200), default=8, show_default=True, help="Pairs of slices: alone, and beside hostile clients.")
+@click.option("--rounds", type=click.IntRange(2, 200), default=8, show_default=True, help="Pairs of slices: alone, and beside attacks.")
 @click.option("--slice", "slice_s", type=click.FloatRange(2, 120), default=8.0, show_default=True, help="Seconds of a slice.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), default=Path("build/bench/abuse.json"), show_default=True)
 @json_option
@@ -51,7 +51,8 @@ def _print(summary: dict[str, Any]) -> None:
         for arm, row in summary["rows"].items()
     ]
     say(table(head, [tuple(str(value) for value in row) for row in rows]))
-    say(f"\np99 of whole answers over alone: {summary['ratios']['total_ms']} (every second slice alone over the rest: {summary['noise']['total_ms']})")
+    ratio, noise = summary["ratios"]["total_ms"], summary["noise"]["total_ms"]
+    say(f"\np99 of whole answers over alone: {ratio} (every second slice alone over the rest: {noise})")
     say(f"memory of the gateway: {summary['rss_mb']['before']} MB before, {summary['rss_mb']['after']} MB after\n")
     say("What the hostile clients were answered")
     say(table(("kind", "answers"), [(name, str(count)) for name, count in summary["attacks"].items()]))

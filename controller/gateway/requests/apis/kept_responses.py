@@ -7,7 +7,7 @@ import orjson
 
 from hmas.controller.core.bodies.responses import RESPONSES
 from hmas.controller.core.request_body import Call
-from hmas.controller.gateway.errors import ApiError, bad_field
+from hmas.controller.gateway.errors import ApiError
 from hmas.controller.gateway.http.transport import HttpRequest, Responder
 from hmas.controller.gateway.instances.monitor import ACCEPT_GRACE_S, Fleet, Instance
 from hmas.controller.gateway.requests.apis.api import complaint_of
@@ -49,13 +49,11 @@ class KeptResponses:
         """The instance that has to serve a request, because it keeps the response which the request continues; empty for any instance.
 
         Raises:
-            ApiError: 404 if no instance that is there keeps that response for this tenant, 400 if its id is no text.
+            ApiError: 404 if no instance that is there keeps that response for this tenant.
         """
-        previous = call.document.get("previous_response_id") if call.path == RESPONSES else None
-        if previous is None:
+        previous = call.previous_response
+        if not previous:
             return ""
-        if not isinstance(previous, str):
-            raise bad_field("previous_response_id", previous, "the id of a response, a text")
         return self._holder(previous, tenant, "previous_response_id").name
 
     async def serve(self, http: HttpRequest, out: Responder) -> None:
