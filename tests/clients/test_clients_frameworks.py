@@ -161,6 +161,7 @@ def test_instructor(place: Place, api: str):
         else:
             client = instructor.from_anthropic(anthropic.Anthropic(base_url=url, api_key="none", max_retries=0))
         asked: dict[str, Any] = {"messages": [{"role": "user", "content": "A city"}], "max_tokens": 60, "max_retries": 0}
+        asked["extra_body"] = {"temperature": 0.0}
         found = client.create(model=model, response_model=City, **asked)
         return text_or_kind(place, found.name)
 
