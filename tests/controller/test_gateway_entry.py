@@ -176,7 +176,7 @@ async def test_a_client_that_sends_its_body_late_is_no_overhead(tmp_path: Path):
     async with running(tmp_path) as rig:
         host, port = rig.url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body))
+        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body))
         await asyncio.sleep(0.15)
         writer.write(body)
         head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()

@@ -37,7 +37,7 @@ async def test_a_path_that_the_engine_lacks(tmp_path: Path, found: tuple[int, st
         assert breakers(rig) == {("closed", 0)}
         metrics = (await rig.get("/metrics")).body.decode()
         assert rig.balanced()
-    assert (answer.status, answer.error["code"], len(asked)) == (501, "unsupported_by_engine", 1)
+    assert (answer.status, answer.error["code"], len(asked)) == (501, "unsupported_by_engine", 2)
     assert answer.headers["x-should-retry"] == "false"
     assert "does not serve this API" in answer.error["message"]
     assert (answer.json.get("type") == "error") == (path == "/v1/messages")

@@ -39,7 +39,9 @@ async def test_the_admin_document_names_every_route(tmp_path: Path) -> None:
             answer = await rig.admin("PATCH", filled)
             assert answer.status == 405, path
             allowed = {method.lower() for method in answer.error["message"].partition("allowed: ")[2].split(", ")} - {"head"}
-            assert allowed == METHODS & set(item), path
+            # A fixed path may match another one with a parameter, too.
+            alike = [other for name, other in document["paths"].items() if re.fullmatch(re.sub(r"\\?\{\w+\\?\}", "[^/]+", name), filled)]
+            assert allowed == METHODS & {method for other in (item, *alike) for method in other}, path
 
 
 @pytest.mark.slow

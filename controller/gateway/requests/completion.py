@@ -232,11 +232,12 @@ class CompletionHandler:
             out.send(answer.status, {"content-type": answer.content_type, **headers, **(answer.headers or {})}, answer.body)
 
     def _engine_failed(self, live: ActiveRequest, error: EngineError) -> None:
+        if isinstance(error, EngineFault) and error.lacks_api:
+            return
         self._observer.engine_failed(live.request, live.instance, str(error), self._clock.now_s())
         log.warning("engine %s failed: %s", live.instance, error, extra={"request_id": live.request.id})
         if isinstance(error, EngineFault) and error.refuses:
-            if not error.lacks_api:
-                self._fleet.avoid(live.instance, str(error), error.retry_after)
+            self._fleet.avoid(live.instance, str(error), error.retry_after)
             return
         self._stop_engine(live)
         self._fleet.request_failed(live.instance, live.dispatched_s, str(error), live.body)
