@@ -248,7 +248,7 @@ class Scheduler(PolicyControl):
             request = run.entry.request
             self._tenancy.stopped(request.tenant)
             self._tenancy.settle(request, request.prompt_tokens + ended.output_tokens, now_s)
-            self._wait_queue.queues.of(request.model).policy.on_finished(run.entry, ended.output_tokens, now_s)
+            self._wait_queue.queues.of(request.model).finished(run.entry, ended.output_tokens, now_s)
             return ended
         entry = None if kind is OutcomeKind.COMPLETED else self._wait_queue.remove(request_id)
         if entry is None:

@@ -76,10 +76,10 @@ class ModelQueues:
         self.policy_name, self.parameters = name, complete
         return True
 
-    def limit_tenants(self, now_s: float) -> None:
-        """Places waiting requests anew after the slots of a tenant became limited, or unlimited."""
+    def limit_tenants(self) -> None:
+        """Applies limits on tenants' slots from the first one on."""
         for group in self.groups:
-            group.limit_tenants(now_s)
+            group.limit_tenants()
 
     def regroup(self, now_s: float) -> list[QueuedRequest]:
         """Forms the groups again after instances have changed the models they serve. Returns the requests that changed their group.
