@@ -54,6 +54,7 @@ class Gateway:
         observer: Passes every event to all that listen: `event_log`, `metrics`, `completions`, `traces` and the exporters.
         manager, fleet, scheduler, control, watch, agents, subscriber, decisions, model_reports, auth: Its other parts.
         bus_up: Whether the bus is connected, as of the last cycle; None before the first.
+        bus_holder: Another gateway that has got the bus; this one then posts nothing. Empty otherwise.
         draining: Whether it takes no new requests any more.
     """
 
@@ -89,6 +90,7 @@ class Gateway:
         self._side_tasks: set[asyncio.Task[object]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self.bus_up: bool | None = None
+        self.bus_holder = ""
         self._bus_losses = 0
         self._exporters = tuple(exporters)
         self.scheduler = make_scheduler(config) if scheduler is None else scheduler
@@ -283,6 +285,15 @@ class Gateway:
             self.bus_up = True
             self.observer.note("bus", "bus", before="away", after="connected")
             self.bus.post(msgspec.structs.replace(self.control.notice, sent_s=self.clock.now_s()))
+
+    def bus_taken(self, holder: str) -> None:
+        """Reports that another gateway has got the bus, or, with an empty text, that this one has it again."""
+        self.bus_holder = holder
+        reason = f"{holder} uses it: this gateway posts nothing, and the agents do not see its requests" if holder else ""
+        states = ("held", "taken by another gateway") if holder else ("taken by another gateway", "held")
+        self.observer.note("bus", "bus", before=states[0], after=states[1], reason=reason, severity="error" if holder else "info")
+        if holder:
+            log.error("the bus is %s; %s", states[1], reason)
 
     def _spawn(self, work: Coroutine[Any, Any, object]) -> None:
         """Runs work in the background of the request that caused it. Bounded: beyond the limit the work is dropped."""

@@ -254,7 +254,13 @@ class GatewayOperations:
 
     def _bus(self) -> dict[str, Any]:
         health = self._gateway.bus.health
-        return {"connected": health.connected, "detail": health.detail, "dropped": health.dropped, "rejected": health.rejected}
+        return {
+            "connected": health.connected,
+            "detail": health.detail,
+            "dropped": health.dropped,
+            "rejected": health.rejected,
+            "taken_by": self._gateway.bus_holder or None,
+        }
 
     def _counts(self) -> dict[str, Any]:
         scheduler = self._gateway.scheduler

@@ -13,6 +13,7 @@ from hmas.controller.config.derived import is_loopback, url_of
 from hmas.controller.config.schema import Config, EngineConfig
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.gateway.app import Gateway
+from hmas.controller.gateway.bus_lease import GatewayLease
 from hmas.controller.gateway.http.server import HttpServer
 from hmas.controller.gateway.operator_view import GatewayOperations
 from hmas.controller.observability.plugins import load_exporters
@@ -65,6 +66,7 @@ async def serve(
     Raises:
         ConfigError: The gateway must not serve with this configuration (no authentication beyond loopback, an engine's key is missing).
         OSError: A port is not available.
+        BusError: Another gateway uses the bus.
     """
     keys = _check(config, os.environ if env is None else env)
     _make_room(config.gateway.max_connections)
@@ -75,6 +77,9 @@ async def serve(
         gateway = Gateway(
             config, bus=bus, engines=engines, clock=clock, on_cycle=on_cycle, scheduler=scheduler, exporters=tuple(exporters.values())
         )
+        lease = GatewayLease(bus, gateway.name, clock.now_s(), on_change=gateway.bus_taken)
+        await lease.take()
+        stack.push_async_callback(lease.close)
         stack.push_async_callback(gateway.close)
         for name in exporters:
             gateway.observer.note("exporter", name, after="loaded")

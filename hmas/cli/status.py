@@ -125,6 +125,8 @@ def _tenant(tenant: dict[str, Any]) -> tuple[str, ...]:
 def _bus(bus: dict[str, Any]) -> str:
     state = "connected" if bus["connected"] else f"AWAY: {bus['detail']}"
     extra = [f"{bus[name]} {name}" for name in ("dropped", "rejected") if bus[name]]
+    if bus["taken_by"]:
+        extra.append(f"TAKEN by another gateway, {bus['taken_by']}: this one posts nothing")
     return ", ".join([state, *extra])
 
 
