@@ -34,6 +34,7 @@ from hmas.controller.observability.event_log import EventLog
 from hmas.controller.observability.metrics import Metrics
 from hmas.controller.observability.observer import Observer, Observers
 from hmas.controller.observability.request_trace import RequestTraces
+from hmas.controller.observability.tenant_figures import TenantFigures, tenant_figures
 from hmas.controller.routing.registry import make_router
 from hmas.controller.runtime.clock import Clock
 from hmas.controller.scheduling.default_estimates import History
@@ -96,7 +97,7 @@ class Gateway:
         self.scheduler = make_scheduler(config) if scheduler is None else scheduler
         self.event_log = EventLog(bus)
         self.metrics = Metrics(config.tenants)
-        self.completions = CompletionRecorder(bus, clock)
+        self.completions = CompletionRecorder(bus, clock, self.metrics.tenant_label)
         self.traces = RequestTraces(self.scheduler, kept=config.gateway.explain_kept, kept_s=config.gateway.explain_s)
         self.observer = Observers([self.event_log, self.metrics, self.completions, self.traces, *exporters], clock)
         self.fleet = Fleet(engines, clock, self.observer)
@@ -151,6 +152,7 @@ class Gateway:
         rest = [setting for setting, is_live in found if not is_live]
         self.config = taken(self.config, config)
         self.auth.reload(self.config.tenants)
+        self.metrics.know(self.config.tenants)
         self.scheduler.set_tpot_guard(self.config.scheduler.tpot_guard)
         self.control.reload(self.config)
         self.observer.note(
@@ -309,10 +311,22 @@ class Gateway:
             return None
         return ApiError(503, "draining", "the gateway is shutting down and takes no new requests", retry_after_s=5)
 
+    def tenant_figures(self) -> list[TenantFigures]:
+        """The figures of each tenant now. O(waiting + running)."""
+        directives = self.control.directives
+        return tenant_figures(
+            self.completions.tenants(),
+            self.scheduler.tenants(self.clock.now_s()),
+            label_of=self.metrics.tenant_label,
+            weight_of=self.control.weight_of,
+            configured={*directives.weights, *directives.limits},
+        )
+
     def _exposition(self) -> tuple[bytes, str]:
         health = self.bus.health
         snapshot = self.scheduler.snapshot(self.clock.now_s(), self.name)
         self.metrics.fair(self.completions.fairness(self.control.weight_of))
+        self.metrics.tenants(self.tenant_figures())
         self.metrics.agents(self.agents.scores.standings())
         passing = {name: instance.passing for name, instance in self.fleet.instances.items()}
         return self.metrics.exposition(

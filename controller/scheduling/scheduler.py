@@ -22,7 +22,7 @@ from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.policy_control import PolicyControl
 from hmas.controller.scheduling.queue.model_queue import QueuedRequest
 from hmas.controller.scheduling.queue.wait_queue import WaitQueue
-from hmas.controller.scheduling.results import Counts, Dispatch, Dropped, Ended, Refusal
+from hmas.controller.scheduling.results import Counts, Dispatch, Dropped, Ended, Refusal, TenantLoad
 from hmas.controller.scheduling.retry import may_retry
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 
@@ -342,6 +342,10 @@ class Scheduler(PolicyControl):
             model: (group.held, self._admission.retry_after_s(model, now_s))
             for model, group in sorted(self._wait_queue.queues.models().items())
         }
+
+    def tenants(self, now_s: float) -> dict[str, TenantLoad]:
+        """What each tenant has waiting and in flight. O(waiting + running)."""
+        return accounts.by_tenant(self._wait_queue, self._running.values(), now_s)
 
     def rates(self, tenant: str, now_s: float) -> dict[str, RateState]:
         """A tenant's current quotas, keyed by `tokens` and `requests`; empty if it has none."""
