@@ -40,7 +40,7 @@ class Fairness(msgspec.Struct, frozen=True, kw_only=True):
 class _Tenant:
     """The account of one tenant during the pass over time."""
 
-    __slots__ = ("backlogged_s", "rate", "since_s", "tokens", "waiting", "waits")
+    __slots__ = ("backlogged_s", "began_s", "rate", "since_s", "tokens", "waiting", "waits")
 
     def __init__(self) -> None:
         self.waiting = 0
@@ -48,6 +48,7 @@ class _Tenant:
         self.since_s = 0.0
         self.tokens = 0.0
         self.backlogged_s = 0.0
+        self.began_s = 0.0
         self.waits = 0
 
     def settle(self, now_s: float, *, contended: bool) -> None:
@@ -87,8 +88,11 @@ def fairness(services: Iterable[Service], weights: Mapping[str, float] | None = 
     for at_s, _, name, change, rate in sorted(events, key=lambda event: event[:2]):
         tenant, contended = tenants[name], len(waiting) >= 2
         tenant.settle(at_s, contended=contended)
-        tenant.waits += change > 0 and not tenant.waiting
+        if change > 0 and not tenant.waiting:
+            tenant.began_s = at_s
         tenant.waiting += change
+        if change < 0 and not tenant.waiting and at_s > tenant.began_s:
+            tenant.waits += 1
         tenant.rate += rate
         if tenant.waiting:
             waiting[name] = None
