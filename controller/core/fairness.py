@@ -62,9 +62,9 @@ class _Tenant:
 def fairness(services: Iterable[Service], weights: Mapping[str, float] | None = None) -> Fairness:
     """Passes over time and counts what each tenant was served while it and at least one other had requests waiting.
 
-    Only such times show fairness: a tenant that asks for little is served little without unfairness. For the same reason a
-    tenant is left out whose queue empties sooner, in the mean, than a request takes: it gets what it asks for. The tokens of a request count
-    as served evenly between its start and its end. O(n log n) in the requests, for any number of tenants.
+    Only such times show fairness: a tenant that asks for little is served little without unfairness. For the same reason a tenant is left
+    out whose queue empties sooner, in the mean, than a request takes: it gets what it asks for. The tokens of a request count as served
+    evenly between its start and its end. O(n log n) in the requests, for any number of tenants.
 
     Args:
         services: All requests, in any order.

@@ -7,6 +7,7 @@ import secrets
 import socket
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 
 import msgspec
 
@@ -135,7 +136,7 @@ class GatewayLease:
 def _space() -> str:
     """The namespace in which process ids of this process count; empty if the system does not tell."""
     try:
-        return os.readlink("/proc/self/ns/pid")
+        return str(Path("/proc/self/ns/pid").readlink())
     except OSError:
         return ""
 

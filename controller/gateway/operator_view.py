@@ -321,4 +321,3 @@ def _standing(one: Standing) -> dict[str, Any]:
         "default_loss": one.contest.default_loss,
         "words": one.words,
     }
-

@@ -26,13 +26,13 @@ TENANT_KEPT = 1000
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """Figures of the last minute, for operators. `tokens`: prompt and output tokens of the requests that were served."""
+    """Figures of the last minute, for operators. `service_s`: how long they were on engines, all together."""
 
     window_s: float = RECENT_S
     ended: int = 0
     completed: int = 0
     slo_met: int = 0
-    tokens: int = 0
+    service_s: float = 0.0
     ttft_ms: tuple[float, ...] = field(default=(), repr=False)
     tpot_ms: tuple[float, ...] = field(default=(), repr=False)
 
@@ -156,7 +156,7 @@ def _figures(kept: deque[Completion], now_s: float) -> Recent:
         ended=len(kept),
         completed=len(done),
         slo_met=sum(item.slo_met for item in done),
-        tokens=sum(item.prompt_tokens + item.output_tokens for item in kept if item.output_tokens),
+        service_s=sum(max(0.0, item.total_ms - item.queue_ms) for item in kept if item.queue_ms >= 0.0) / 1000.0,
         ttft_ms=tuple(sorted(item.ttft_ms for item in done if item.ttft_ms >= 0)),
         tpot_ms=tuple(sorted(item.tpot_ms for item in done if item.tpot_ms >= 0)),
     )

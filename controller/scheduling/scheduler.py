@@ -354,7 +354,9 @@ class Scheduler(PolicyControl):
     def _start(self, found: PlannedDispatch, now_s: float) -> Dispatch:
         self._wait_queue.remove(found.entry.request.id, popped=True)
         self._book(found.entry, found.tokens, self._instances[found.choice.instance], now_s, late=found.late)
-        order = "overdue, after all that are on time" if found.late else self.policy
+        order = self.policy
+        if found.late:
+            order = "overdue, by the share of its tenant" if found.owed else "overdue, after all that are on time"
         return Dispatch(entry=found.entry, instance=found.choice.instance, reason=f"{order}; {found.choice.reason}")
 
     def _relieve(self, waiting: QueuedRequest, instance: Instance, now_s: float) -> Dispatch:

@@ -11,7 +11,8 @@ from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.policies.fcfs import Fcfs
 from hmas.controller.scheduling.policies.registry import POLICIES, make_policy
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
-from hmas.controller.scheduling.queue import tenant_queues
+from hmas.controller.scheduling.queue import tenant_accounts, tenant_queues
+from hmas.controller.scheduling.queue.tenant_accounts import TenantAccounts
 from hmas.controller.scheduling.queue.tenant_queues import TenantQueues
 from hmas.controller.scheduling.queue.tenant_share import sharing
 from hmas.controller.scheduling.scheduler import Scheduler
@@ -79,20 +80,20 @@ def test_two_tenants_that_wait_are_served_by_weight_under_every_policy(policy: s
 
 
 @pytest.mark.parametrize("policy", ["robust-edf", "fcfs", "priority", "two-lane", "sjf"])
-def test_service_is_shared_in_tokens_and_at_their_true_number(policy: str):
+def test_service_is_shared_in_time_at_the_true_lengths(policy: str):
     made = build(policy)
     # Both are believed to be alike; a's requests turn out four times as long.
     for number in range(2000):
         made.submit(request(number, "a", priority=-5), believed(), 0.0)
         made.submit(request(number, "b"), believed(), 0.0)
-    tokens: Counter[str] = Counter()
+    service_ms: Counter[str] = Counter()
     for step in range(1200):
         made.dispatch(0.01 * step)
         ended = made.running_ids()[0]
         output = 700 if ended.startswith("a") else 100
         made.end(ended, OutcomeKind.COMPLETED, 0.01 * step, output)
-        tokens[ended[0]] += 100 + output
-    assert tokens["b"] / tokens.total() == pytest.approx(0.5, abs=0.03)
+        service_ms[ended[0]] += 50 + 10 * output
+    assert service_ms["b"] / service_ms.total() == pytest.approx(0.5, abs=0.03)
 
 
 def test_no_request_is_held_back_while_a_slot_is_free():
@@ -101,6 +102,7 @@ def test_no_request_is_held_back_while_a_slot_is_free():
         made.submit(request(number, "a"), believed(), 0.0)
     assert len(made.dispatch(0.0)) == SLOTS
     served(made, 50)
+    made.dispatch(2.9)
     # Another tenant comes after a pause: it is not owed what it did not use, and does not wait for what a got meanwhile.
     made.submit(request(0, "b"), believed(), 3.0)
     made.end(made.running_ids()[0], OutcomeKind.COMPLETED, 3.0, 100)
@@ -153,7 +155,7 @@ class _Counting(Fcfs):
 
 def test_a_decision_costs_the_same_however_many_wait():
     for waiting in (100, 10_000):
-        queues = TenantQueues(_Counting({}))
+        queues = TenantQueues(_Counting({}), TenantAccounts())
         for number in range(waiting):
             for tenant in "abc":
                 queues.push(entry(number, tenant), 0.0)
@@ -178,7 +180,7 @@ steps = st.lists(
 @settings(max_examples=25, deadline=None)
 @given(script=steps)
 def test_one_tenant_alone_is_ordered_as_the_policy_orders_it(policy: str, script):
-    plain, shared = make_policy(policy), sharing(make_policy(policy))
+    plain, shared = make_policy(policy), sharing(make_policy(policy), TenantAccounts())
     waiting: dict[str, QueueEntry] = {}
     out: list[QueueEntry] = []
     for number, (step, pick) in enumerate(script):
@@ -212,7 +214,7 @@ def test_one_tenant_alone_is_ordered_as_the_policy_orders_it(policy: str, script
             for queue in (plain, shared):
                 queue.on_finished(one, pick, now_s)
         elif step == "load":
-            plain, shared = make_policy(policy), sharing(make_policy(policy))
+            plain, shared = make_policy(policy), sharing(make_policy(policy), TenantAccounts())
             for queue in (plain, shared):
                 queue.load(sorted(waiting.values(), key=lambda one: one.seq), now_s)
         assert len(plain) == len(shared) == len(waiting)
@@ -223,19 +225,20 @@ def test_one_tenant_alone_is_ordered_as_the_policy_orders_it(policy: str, script
 
 
 def test_what_is_taken_back_is_not_charged():
-    queues = TenantQueues(make_policy("fcfs"))
+    queues = TenantQueues(make_policy("fcfs"), TenantAccounts())
     for number in range(10):
         queues.push(entry(2 * number, "a"), 0.0)
         queues.push(entry(2 * number + 1, "b"), 0.0)
     passed = [queues.pop(0.0) for _ in range(5)]
     for one in reversed(passed):
         queues.undo_pop(one, 0.0)
-    assert [queues.pop(0.0).seq for _ in range(4)] == [0, 1, 2, 3]
+    assert [queues.pop(0.0).seq for _ in range(4)] == [first.seq for first in passed[:4]]
 
 
 def test_the_accounts_are_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tenant_queues, "TENANTS_KEPT", 50)
-    queues = TenantQueues(make_policy("robust-edf"))
+    monkeypatch.setattr(tenant_accounts, "TENANTS_KEPT", 50)
+    queues = TenantQueues(make_policy("robust-edf"), TenantAccounts())
     for number in range(500):
         queues.push(entry(number, f"t{number}"), 0.0)
         assert queues.pop(0.0).request.tenant == f"t{number}"
@@ -247,4 +250,4 @@ def test_the_accounts_are_bounded(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_policies_that_share_by_weight_themselves_are_left_to_it():
-    assert {name for name in POLICIES if sharing(make_policy(name)).name == name} == {"wfq", "vtc", "stride", "lottery"}
+    assert {name for name in POLICIES if sharing(make_policy(name), TenantAccounts()).name == name} == {"wfq", "vtc", "stride", "lottery"}

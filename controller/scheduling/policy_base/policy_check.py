@@ -16,7 +16,14 @@ ORDER: Mapping[str, int] = {"push": 2, "pop": 1, "discard": 1, "entries": 0, "__
 """The methods that make an order, which every policy defines, and the number of arguments of each."""
 METHODS: Mapping[str, int] = {
     **ORDER,
-    **{"load": 2, "undo_pop": 2, "rekey": 2, "rank": 1, "on_overdue": 2, "on_finished": 3, "close_tenant": 1, "open_tenant": 2},
+    "load": 2,
+    "undo_pop": 2,
+    "rekey": 2,
+    "rank": 1,
+    "on_overdue": 2,
+    "on_finished": 3,
+    "close_tenant": 1,
+    "open_tenant": 2,
 }
 """These and the methods that have a default."""
 

@@ -83,8 +83,8 @@ class QueuePolicy(ABC):
     source: ClassVar[str] = "not stated"
     """Its origin: paper and section."""
     shares_tenants: ClassVar[bool] = False
-    """Whether the policy itself shares service among tenants by their weights. If not, each tenant gets a queue of the policy's own kind, and
-    `hmas.controller.scheduling.queue.tenant_queues` shares among them."""
+    """Whether the policy itself shares service among tenants by their weights. If not, each tenant gets a queue of its own under it,
+    and `hmas.controller.scheduling.queue.tenant_queues` shares among them."""
 
     def __init__(self, parameters: Mapping[str, float]) -> None:
         """Takes checked and complete parameters: see `hmas.controller.scheduling.policies.registry.make_policy`."""

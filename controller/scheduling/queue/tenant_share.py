@@ -5,14 +5,21 @@ from typing import ClassVar
 
 from hmas.controller.scheduling.admission.quotas import Tenancy
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry, QueuePolicy
+from hmas.controller.scheduling.queue.tenant_accounts import TenantAccounts
 from hmas.controller.scheduling.queue.tenant_queues import TenantQueues
 
 TENANT_SHARE = "tenant share"
 
 
-def sharing(policy: QueuePolicy) -> QueuePolicy:
+def sharing(policy: QueuePolicy, accounts: TenantAccounts) -> QueuePolicy:
     """The policy itself if it shares service among tenants by weight, else with `TenantQueues` around it."""
-    return policy if policy.shares_tenants else TenantQueues(policy)
+    return policy if policy.shares_tenants else TenantQueues(policy, accounts)
+
+
+def tenant_queues(policy: QueuePolicy) -> TenantQueues | None:
+    """The queues by tenant inside a policy as a queue holds it, None if the policy shares by itself."""
+    inner = policy.inner if isinstance(policy, TenantShareLimiter) else policy
+    return inner if isinstance(inner, TenantQueues) else None
 
 
 class TenantShareLimiter(QueuePolicy):
