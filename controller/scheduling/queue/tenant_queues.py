@@ -212,6 +212,6 @@ class TenantQueues(QueuePolicy):
     def _stand(self, tenant: _Tenant) -> None:
         """Places a tenant among the others by its tag; one without a waiting request, or that is closed, has no place."""
         if len(tenant.queue) and tenant.name not in self._closed:
-            self._turns.push(tenant.name, tenant.account.tag, tenant.account.number, tenant)
+            self._turns.push(tenant.name, tenant.account.tag, tenant.account.turn, tenant)
         else:
             self._turns.discard(tenant.name)
