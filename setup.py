@@ -44,6 +44,8 @@ SIMULATION = (
     "hmas/controller/scheduling/policy_control.py",
     "hmas/controller/scheduling/intake.py",
     "hmas/controller/scheduling/admission/quotas.py",
+    "hmas/controller/scheduling/queue/tenant_accounts.py",
+    "hmas/controller/scheduling/queue/tenant_queues.py",
     "hmas/controller/scheduling/queue/tenant_share.py",
     "hmas/controller/scheduling/admission/token_bucket.py",
     "hmas/controller/scheduling/admission/tpot_guard.py",

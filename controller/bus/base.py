@@ -38,6 +38,9 @@ class BusHealth:
 class Bus(Protocol):
     """Typed messages over streams, delivered at least once, so receivers are idempotent. The loss of the server raises no error."""
 
+    silent: bool
+    """While it is true, `post` discards messages: another process has the lease to post them."""
+
     @property
     def health(self) -> BusHealth:
         """State of this end as of the last exchange."""
@@ -74,6 +77,22 @@ class Bus(Protocol):
 
     async def latest(self, stream: str, count: int = 1) -> list[Message]:
         """Returns the newest messages of a stream, oldest first; [] if there are none or the server is unreachable."""
+
+    async def take_lease(self, name: str, holder: str, expires_s: float, *, over: str = "") -> str:
+        """Takes a lease, or renews it; the server forgets it `expires_s` after the last renewal.
+
+        Args:
+            name: Name of the lease.
+            holder: Who takes it, a text that no other process has.
+            expires_s: More than 0.
+            over: A holder that is known to be gone; the lease is taken from it.
+
+        Returns:
+            Who holds it now: `holder`, or another one. Empty if the server does not answer; `health` does not change.
+        """
+
+    async def release_lease(self, name: str, holder: str) -> None:
+        """Gives a lease back, if `holder` has it."""
 
     async def close(self) -> None:
         """Sends buffered messages for at most a second, then disconnects."""

@@ -50,6 +50,8 @@ class MemoryBus:
     def __init__(self) -> None:
         self._streams = {name: _Stream(deque(maxlen=length)) for name, length in MAXLEN.items()}
         self._posted = asyncio.Event()
+        self.silent = False
+        self._leases: dict[str, tuple[str, float]] = {}
         self._closed = False
         self._health = BusHealth(connected=True)
 
@@ -64,6 +66,8 @@ class MemoryBus:
     def post(self, message: Message) -> None:
         """See `Bus.post`. The message is encoded, so that a message that fails on the real bus fails here too."""
         encode(message)
+        if self.silent:
+            return
         if self._closed:
             self._health = replace(self._health, dropped=self._health.dropped + 1)
             return
@@ -115,6 +119,20 @@ class MemoryBus:
         """See `Bus.latest`."""
         entries = self._streams[stream].entries
         return [entries[index][1] for index in range(max(0, len(entries) - count), len(entries))]
+
+    async def take_lease(self, name: str, holder: str, expires_s: float, *, over: str = "") -> str:
+        """See `Bus.take_lease`."""
+        now_s = asyncio.get_running_loop().time()
+        held, until_s = self._leases.get(name, ("", 0.0))
+        if held not in {"", holder, over} and until_s > now_s:
+            return held
+        self._leases[name] = (holder, now_s + expires_s)
+        return holder
+
+    async def release_lease(self, name: str, holder: str) -> None:
+        """See `Bus.release_lease`."""
+        if self._leases.get(name, ("", 0.0))[0] == holder:
+            del self._leases[name]
 
     async def close(self) -> None:
         """See `Bus.close`. Every reader ends."""

@@ -1,5 +1,6 @@
 """The bus over a real Redis or Valkey server, 7.0 or newer (6.2 works too)."""
 
+import contextlib
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -15,6 +16,15 @@ FLUSH_S = 1.0
 """How long `close` waits for the buffer to empty."""
 PATIENT = frozenset({Completion, SystemSnapshot})
 """Telemetry messages, which are not urgent on their own."""
+_TAKE = """
+local held = redis.call("GET", KEYS[1])
+if held and held ~= ARGV[1] and held ~= ARGV[3] then return held end
+redis.call("SET", KEYS[1], ARGV[1], "PX", ARGV[2])
+return ARGV[1]
+"""
+_RELEASE = """
+if redis.call("GET", KEYS[1]) == ARGV[1] then redis.call("DEL", KEYS[1]) end
+"""
 
 
 class RedisBus:
@@ -35,6 +45,7 @@ class RedisBus:
         Raises:
             BusError: The address is invalid.
         """
+        self.silent = False
         self._link = Link(url, key_prefix)
         # An idle connection may have been cut since the last command; a retry distinguishes that from an unreachable server.
         self._commands = self._link.client(retries=1)
@@ -52,6 +63,8 @@ class RedisBus:
 
     def post(self, message: Message) -> None:
         """See `Bus.post`."""
+        if self.silent:
+            return
         if self._link.closed:
             self._link.drop(1)
             return
@@ -94,6 +107,19 @@ class RedisBus:
         self._link.works()
         good, _ = self._link.deliveries(stream, reversed(entries))
         return [delivery.message for delivery in good]
+
+    async def take_lease(self, name: str, holder: str, expires_s: float, *, over: str = "") -> str:
+        """See `Bus.take_lease`."""
+        try:
+            held: Any = await self._commands.eval(_TAKE, 1, self._link.key(name), holder, str(int(1000.0 * expires_s)), over)
+        except LOST:
+            return ""
+        return str(held.decode())
+
+    async def release_lease(self, name: str, holder: str) -> None:
+        """See `Bus.release_lease`."""
+        with contextlib.suppress(*LOST):
+            await self._commands.eval(_RELEASE, 1, self._link.key(name), holder)
 
     async def close(self) -> None:
         """See `Bus.close`."""

@@ -78,7 +78,7 @@ class TenantConfig(Section, frozen=True):
     key_sha256: Annotated[
         list[Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]], doc("SHA-256 of each API key, as `hmas key new` prints it")
     ] = []  # noqa: RUF012 - msgspec copies it
-    weight: Annotated[float, doc("share under the fair policies", gt=0, le=1000)] = 1.0
+    weight: Annotated[float, doc("share of the service while other tenants wait, relative to theirs", gt=0, le=1000)] = 1.0
     min_ttft_ms: Annotated[float, doc("a declared TTFT target below this is raised to it", ge=1)] = 100.0
     min_tpot_ms: Annotated[float, doc("a declared TPOT target below this is raised to it", ge=1)] = 5.0
     tokens_per_minute: Annotated[

@@ -40,7 +40,7 @@ class Fairness(msgspec.Struct, frozen=True, kw_only=True):
 class _Tenant:
     """The account of one tenant during the pass over time."""
 
-    __slots__ = ("backlogged_s", "rate", "since_s", "tokens", "waiting")
+    __slots__ = ("backlogged_s", "began_s", "rate", "since_s", "tokens", "waiting", "waits")
 
     def __init__(self) -> None:
         self.waiting = 0
@@ -48,6 +48,8 @@ class _Tenant:
         self.since_s = 0.0
         self.tokens = 0.0
         self.backlogged_s = 0.0
+        self.began_s = 0.0
+        self.waits = 0
 
     def settle(self, now_s: float, *, contended: bool) -> None:
         """Counts the time since the last change, if the tenant waited while others did, too."""
@@ -60,8 +62,9 @@ class _Tenant:
 def fairness(services: Iterable[Service], weights: Mapping[str, float] | None = None) -> Fairness:
     """Passes over time and counts what each tenant was served while it and at least one other had requests waiting.
 
-    Only such times show fairness: a tenant that asks for little is served little without unfairness. The tokens of a request count as
-    served evenly between its start and its end. O(n log n) in the requests, for any number of tenants.
+    Only such times show fairness: a tenant that asks for little is served little without unfairness. For the same reason a tenant is left
+    out whose queue empties sooner, in the mean, than a request takes: it gets what it asks for. The tokens of a request count as served
+    evenly between its start and its end. O(n log n) in the requests, for any number of tenants.
 
     Args:
         services: All requests, in any order.
@@ -69,10 +72,12 @@ def fairness(services: Iterable[Service], weights: Mapping[str, float] | None = 
     """
     weights = weights or {}
     events: list[tuple[float, int, str, int, float]] = []
+    served, served_s = 0, 0.0
     for number, one in enumerate(services):
         events.append((one.arrival_s, number, one.tenant, 1, 0.0))
         took_s = one.end_s - one.start_s
         rate = one.tokens / took_s if took_s > 0.0 else 0.0
+        served, served_s = served + (took_s > 0.0), served_s + max(0.0, took_s)
         events.append((max(one.start_s, one.arrival_s), number, one.tenant, -1, rate))
         if rate:
             events.append((one.end_s, number, one.tenant, 0, -rate))
@@ -83,7 +88,11 @@ def fairness(services: Iterable[Service], weights: Mapping[str, float] | None = 
     for at_s, _, name, change, rate in sorted(events, key=lambda event: event[:2]):
         tenant, contended = tenants[name], len(waiting) >= 2
         tenant.settle(at_s, contended=contended)
+        if change > 0 and not tenant.waiting:
+            tenant.began_s = at_s
         tenant.waiting += change
+        if change < 0 and not tenant.waiting and at_s > tenant.began_s:
+            tenant.waits += 1
         tenant.rate += rate
         if tenant.waiting:
             waiting[name] = None
@@ -94,10 +103,11 @@ def fairness(services: Iterable[Service], weights: Mapping[str, float] | None = 
             since_s = at_s
             for other in waiting:
                 tenants[other].settle(at_s, contended=contended)
+    mean_s = served_s / max(1, served)
     rates = {
         name: tenant.tokens / tenant.backlogged_s / weights.get(name, 1.0)
         for name, tenant in tenants.items()
-        if tenant.backlogged_s > LEAST_SHARE * contended_s
+        if tenant.backlogged_s > LEAST_SHARE * contended_s and tenant.backlogged_s >= mean_s * tenant.waits
     }
     best = max(rates.values(), default=0.0)
     if len(rates) < 2 or best <= 0.0:

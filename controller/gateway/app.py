@@ -36,6 +36,7 @@ from hmas.controller.observability.event_log import EventLog
 from hmas.controller.observability.metrics import Metrics
 from hmas.controller.observability.observer import Observer, Observers
 from hmas.controller.observability.request_trace import RequestTraces
+from hmas.controller.observability.tenant_figures import TenantFigures, tenant_figures
 from hmas.controller.routing.registry import make_router
 from hmas.controller.runtime.clock import Clock
 from hmas.controller.scheduling.default_estimates import History
@@ -57,6 +58,7 @@ class Gateway:
         observer: Passes every event to all that listen: `event_log`, `metrics`, `completions`, `traces` and the exporters.
         manager, fleet, scheduler, control, watch, agents, subscriber, decisions, model_reports, auth: Its other parts.
         bus_up: Whether the bus is connected, as of the last cycle; None before the first.
+        bus_holder: Another gateway that has got the bus; this one then posts nothing. Empty otherwise.
         draining: Whether it takes no new requests any more.
     """
 
@@ -92,12 +94,13 @@ class Gateway:
         self._side_tasks: set[asyncio.Task[object]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self.bus_up: bool | None = None
+        self.bus_holder = ""
         self._bus_losses = 0
         self._exporters = tuple(exporters)
         self.scheduler = make_scheduler(config) if scheduler is None else scheduler
         self.event_log = EventLog(bus)
         self.metrics = Metrics(config.tenants)
-        self.completions = CompletionRecorder(bus, clock)
+        self.completions = CompletionRecorder(bus, clock, self.metrics.tenant_label)
         self.traces = RequestTraces(self.scheduler, kept=config.gateway.explain_kept, kept_s=config.gateway.explain_s)
         self.observer = Observers([self.event_log, self.metrics, self.completions, self.traces, *exporters], clock)
         self.fleet = Fleet(engines, clock, self.observer, stall_s=config.gateway.engine_stall_s)
@@ -155,6 +158,7 @@ class Gateway:
         rest = [setting for setting, is_live in found if not is_live]
         self.config = taken(self.config, config)
         self.auth.reload(self.config.tenants)
+        self.metrics.know(self.config.tenants)
         self.scheduler.set_tpot_guard(self.config.scheduler.tpot_guard)
         self.control.reload(self.config)
         self.observer.note(
@@ -300,6 +304,15 @@ class Gateway:
             self.observer.note("bus", "bus", before="away", after="connected")
             self.bus.post(msgspec.structs.replace(self.control.notice, sent_s=self.clock.now_s()))
 
+    def bus_taken(self, holder: str) -> None:
+        """Reports that another gateway has got the bus, or, with an empty text, that this one has it again."""
+        self.bus_holder = holder
+        reason = f"{holder} uses it: this gateway posts nothing, and the agents do not see its requests" if holder else ""
+        states = ("held", "taken by another gateway") if holder else ("taken by another gateway", "held")
+        self.observer.note("bus", "bus", before=states[0], after=states[1], reason=reason, severity="error" if holder else "info")
+        if holder:
+            log.error("the bus is %s; %s", states[1], reason)
+
     def _spawn(self, work: Coroutine[Any, Any, object]) -> None:
         """Runs work in the background of the request that caused it. Bounded: beyond the limit the work is dropped."""
         if len(self._side_tasks) >= MAX_SIDE_TASKS:
@@ -314,10 +327,22 @@ class Gateway:
             return None
         return ApiError(503, "draining", "the gateway is shutting down and takes no new requests", retry_after_s=5)
 
+    def tenant_figures(self) -> list[TenantFigures]:
+        """The figures of each tenant now. O(waiting + running)."""
+        directives = self.control.directives
+        return tenant_figures(
+            self.completions.tenants(),
+            self.scheduler.tenants(self.clock.now_s()),
+            label_of=self.metrics.tenant_label,
+            weight_of=self.control.weight_of,
+            configured={*directives.weights, *directives.limits},
+        )
+
     def _exposition(self) -> tuple[bytes, str]:
         health = self.bus.health
         snapshot = self.scheduler.snapshot(self.clock.now_s(), self.name)
         self.metrics.fair(self.completions.fairness(self.control.weight_of))
+        self.metrics.tenants(self.tenant_figures())
         self.metrics.agents(self.agents.scores.standings())
         passing = {name: instance.passing for name, instance in self.fleet.instances.items()}
         return self.metrics.exposition(

@@ -17,6 +17,7 @@ from hmas.controller.core.messages import InstanceView
 from hmas.controller.core.types import OutcomeKind
 from hmas.controller.gateway.app import Gateway
 from hmas.controller.gateway.instances.monitor import Instance
+from hmas.controller.observability.completions import goodput
 from hmas.controller.observability.metrics import package_version
 from hmas.controller.observability.request_report import trace_report, unknown
 from hmas.controller.scheduling.admission.quotas import NO_LIMITS
@@ -120,7 +121,9 @@ class GatewayOperations:
             raise AdminError(unknown(request_id, traces.kept, traces.kept_s))
         # This alone looks at all waiting requests: if there are too many, it is skipped so that the event loop is not blocked.
         position = scheduler.position(trace.request.id) if scheduler.queued <= POSITION_UP_TO else None
-        return trace_report(trace, traces, position=position, now_s=gateway.clock.now_s())
+        now_s, label = gateway.clock.now_s(), gateway.metrics.tenant_label(trace.request.tenant)
+        tenant = next((one.document() for one in gateway.tenant_figures() if one.name == label), None)
+        return {**trace_report(trace, traces, position=position, now_s=now_s), "tenant_now": tenant}
 
     def overrides(self) -> dict[str, Any]:
         """See `Operations.overrides`."""
@@ -206,18 +209,17 @@ class GatewayOperations:
         }
 
     def _tenants(self, now_s: float) -> list[dict[str, Any]]:
-        """Tenants with a configuration or an override: their limits, which of them operators set, and what is left of the quotas."""
+        """The figures of each tenant, its limits, which of them operators set, and what is left of its quotas."""
         control, scheduler = self._gateway.control, self._gateway.scheduler
         directives, notice = control.directives, control.notice
         return [
             {
-                "name": name,
-                "weight": control.weight_of(name),
-                **to_builtins(directives.limits.get(name, NO_LIMITS)),
-                "held": [*(["weight"] if name in notice.tenant_weights else []), *notice.tenant_limits.get(name, {})],
-                "quotas": to_builtins(scheduler.rates(name, now_s)),
+                **one.document(),
+                **to_builtins(directives.limits.get(one.name, NO_LIMITS)),
+                "held": [*(["weight"] if one.name in notice.tenant_weights else []), *notice.tenant_limits.get(one.name, {})],
+                "quotas": to_builtins(scheduler.rates(one.name, now_s)),
             }
-            for name in sorted({*directives.weights, *directives.limits})
+            for one in self._gateway.tenant_figures()
         ]
 
     def _knob(self, instance: Instance, name: str, value: float | None, setting: Setting, *, guard_enabled: bool = True) -> dict[str, Any]:
@@ -256,7 +258,13 @@ class GatewayOperations:
 
     def _bus(self) -> dict[str, Any]:
         health = self._gateway.bus.health
-        return {"connected": health.connected, "detail": health.detail, "dropped": health.dropped, "rejected": health.rejected}
+        return {
+            "connected": health.connected,
+            "detail": health.detail,
+            "dropped": health.dropped,
+            "rejected": health.rejected,
+            "taken_by": self._gateway.bus_holder or None,
+        }
 
     def _counts(self) -> dict[str, Any]:
         scheduler = self._gateway.scheduler
@@ -277,16 +285,7 @@ class GatewayOperations:
     def _goodput(self) -> dict[str, Any]:
         recent, uptime_s = self._gateway.completions.recent(), self._gateway.clock.now_s() - self._gateway.started_s
         window_s = max(1.0, min(recent.window_s, uptime_s))
-        return {
-            "window_s": window_s,
-            "ended": recent.ended,
-            "completed": recent.completed,
-            "slo_met": recent.slo_met,
-            "goodput_rps": recent.slo_met / window_s,
-            "goodput_rate": recent.slo_met / recent.ended if recent.ended else None,
-            "ttft_ms": _quantiles(recent.ttft_ms),
-            "tpot_ms": _quantiles(recent.tpot_ms),
-        }
+        return goodput(recent, window_s)
 
 
 def described(policy: type[QueuePolicy]) -> dict[str, Any]:
@@ -316,10 +315,3 @@ def _standing(one: Standing) -> dict[str, Any]:
         "default_loss": one.contest.default_loss,
         "words": one.words,
     }
-
-
-def _quantiles(ordered: Sequence[float]) -> dict[str, float | None]:
-    """p50, p95 and p99 of an ordered sequence; None if it is empty."""
-    if not ordered:
-        return {"p50": None, "p95": None, "p99": None}
-    return {f"p{share}": ordered[min(len(ordered) - 1, share * len(ordered) // 100)] for share in (50, 95, 99)}

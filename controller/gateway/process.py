@@ -16,6 +16,7 @@ from hmas.controller.config.derived import admin_sites, admin_token_file, is_loo
 from hmas.controller.config.schema import Config, EngineConfig, GatewayConfig
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.gateway.app import Gateway
+from hmas.controller.gateway.bus_lease import GatewayLease
 from hmas.controller.gateway.http.server import HttpServer
 from hmas.controller.gateway.operator_view import GatewayOperations
 from hmas.controller.gateway.requests.site_guard import SiteGuard
@@ -72,6 +73,7 @@ async def serve(
         ConfigError: The gateway must not serve with this configuration (no authentication beyond loopback, an engine's key is missing), the
             operators' token cannot be kept, or a socket has another address than the configuration.
         OSError: A port is not available.
+        BusError: Another gateway uses the bus.
     """
     keys = _check(config, os.environ if env is None else env)
     public_sockets, admin_sockets = _by_port(sockets, config.gateway)
@@ -84,6 +86,9 @@ async def serve(
         gateway = Gateway(
             config, bus=bus, engines=engines, clock=clock, on_cycle=on_cycle, scheduler=scheduler, exporters=tuple(exporters.values())
         )
+        lease = GatewayLease(bus, gateway.name, clock.now_s(), on_change=gateway.bus_taken)
+        await lease.take()
+        stack.push_async_callback(lease.close)
         stack.push_async_callback(gateway.close)
         for name in exporters:
             gateway.observer.note("exporter", name, after="loaded")

@@ -1,8 +1,9 @@
 """The records of requests that have ended: made once, posted to the agents, and summed up for operators over the last minute."""
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -19,53 +20,73 @@ RECENT_S = 60.0
 RECENT_KEPT = 5_000
 FAIRNESS_OVER = 1000
 """Most completions over which fairness is computed, which bounds the time to a few milliseconds."""
+TENANT_KEPT = 1000
+"""Most completions kept of one tenant: a flood by one leaves the figures of the others whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """Figures of the last minute, for operators."""
+    """Figures of the last minute, for operators. `service_s`: how long they were on engines, all together."""
 
-    window_s: float
-    ended: int
-    completed: int
-    slo_met: int
-    ttft_ms: tuple[float, ...] = field(repr=False)
-    tpot_ms: tuple[float, ...] = field(repr=False)
+    window_s: float = RECENT_S
+    ended: int = 0
+    completed: int = 0
+    slo_met: int = 0
+    service_s: float = 0.0
+    ttft_ms: tuple[float, ...] = field(default=(), repr=False)
+    tpot_ms: tuple[float, ...] = field(default=(), repr=False)
 
 
 class CompletionRecorder(Observer):
     """Posts every completion to the agents, and keeps those of the last minute."""
 
-    def __init__(self, bus: Bus, clock: Clock) -> None:
+    def __init__(self, bus: Bus, clock: Clock, label_of: Callable[[str], str]) -> None:
+        """Starts empty. `label_of`: the label under which a tenant is counted; their number is bounded."""
         self._bus = bus
         self._clock = clock
+        self._label_of = label_of
         self._recent: deque[Completion] = deque(maxlen=RECENT_KEPT)
+        self._of_tenant: dict[str, deque[Completion]] = {}
 
     def ended(self, completion: Completion) -> None:
         """See `Observer.ended`."""
         self._bus.post(completion)
         self._recent.append(completion)
+        label = self._label_of(completion.tenant)
+        mine = self._of_tenant.get(label)
+        if mine is None:
+            mine = self._of_tenant[label] = deque(maxlen=TENANT_KEPT)
+        mine.append(completion)
 
     def recent(self) -> Recent:
         """Figures of the last minute."""
+        return _figures(self._recent, self._clock.now_s())
+
+    def tenants(self) -> dict[str, Recent]:
+        """The same by tenant, of those with a request that ended in the last minute."""
         now_s = self._clock.now_s()
-        while self._recent and self._recent[0].sent_s < now_s - RECENT_S:
-            self._recent.popleft()
-        done = [item for item in self._recent if item.outcome is OutcomeKind.COMPLETED]
-        return Recent(
-            window_s=RECENT_S,
-            ended=len(self._recent),
-            completed=len(done),
-            slo_met=sum(item.slo_met for item in done),
-            ttft_ms=tuple(sorted(item.ttft_ms for item in done if item.ttft_ms >= 0)),
-            tpot_ms=tuple(sorted(item.tpot_ms for item in done if item.tpot_ms >= 0)),
-        )
+        found = {label: _figures(mine, now_s) for label, mine in self._of_tenant.items()}
+        return {label: one for label, one in found.items() if one.ended}
 
     def fairness(self, weight_of: Callable[[str], float]) -> Fairness:
         """How evenly tenants were served over the last minute while they competed; requests that still wait are not included."""
         since_s = self._clock.now_s() - RECENT_S
         newest = [item for item in self._recent if item.sent_s >= since_s][-FAIRNESS_OVER:]
         return fairness(_services(newest), {item.tenant: weight_of(item.tenant) for item in newest})
+
+
+def goodput(recent: Recent, window_s: float) -> dict[str, Any]:
+    """The goodput of some requests as JSON values."""
+    return {
+        "window_s": window_s,
+        "ended": recent.ended,
+        "completed": recent.completed,
+        "slo_met": recent.slo_met,
+        "goodput_rps": recent.slo_met / window_s,
+        "goodput_rate": recent.slo_met / recent.ended if recent.ended else None,
+        "ttft_ms": _quantiles(recent.ttft_ms),
+        "tpot_ms": _quantiles(recent.tpot_ms),
+    }
 
 
 def completion_for(
@@ -123,6 +144,29 @@ def _whole_in_time(request: Request, ended: Ended) -> bool:
         return False
     slo = ended.entry.estimates.slo
     return ended.total_ms <= slo.ttft_ms + slo.tpot_ms * (ended.output_tokens - 1)
+
+
+def _figures(kept: deque[Completion], now_s: float) -> Recent:
+    """Sums up the completions of the last minute, oldest first; drops older ones. A full deque may hold less than a minute."""
+    while kept and kept[0].sent_s < now_s - RECENT_S:
+        kept.popleft()
+    done = [item for item in kept if item.outcome is OutcomeKind.COMPLETED]
+    return Recent(
+        window_s=max(1.0, now_s - kept[0].sent_s) if len(kept) == kept.maxlen else RECENT_S,
+        ended=len(kept),
+        completed=len(done),
+        slo_met=sum(item.slo_met for item in done),
+        service_s=sum(max(0.0, item.total_ms - item.queue_ms) for item in kept if item.queue_ms >= 0.0) / 1000.0,
+        ttft_ms=tuple(sorted(item.ttft_ms for item in done if item.ttft_ms >= 0)),
+        tpot_ms=tuple(sorted(item.tpot_ms for item in done if item.tpot_ms >= 0)),
+    )
+
+
+def _quantiles(ordered: Sequence[float]) -> dict[str, float | None]:
+    """p50, p95 and p99 of an ordered sequence; None if it is empty."""
+    if not ordered:
+        return {"p50": None, "p95": None, "p99": None}
+    return {f"p{share}": ordered[min(len(ordered) - 1, share * len(ordered) // 100)] for share in (50, 95, 99)}
 
 
 def _services(completions: Iterable[Completion]) -> Iterable[Service]:

@@ -57,26 +57,58 @@ class Counter(Collector):
         return (family,)
 
 
-class Histogram(Collector):
-    """Counts values per bucket, and their sum. `buckets`: upper bounds, ascending; one without a bound is added."""
+class Buckets:
+    """The values of one histogram, counted per bucket, and their sum. `ends`: upper bounds, ascending."""
 
-    def __init__(self, name: str, documentation: str, *, buckets: Sequence[float], registry: CollectorRegistry) -> None:
-        self._name = name
-        self._documentation = documentation
-        self._ends = tuple(buckets)
-        self._found = [0] * (len(buckets) + 1)
+    __slots__ = ("_ends", "_found", "_sum")
+
+    def __init__(self, ends: Sequence[float]) -> None:
+        self._ends = ends
+        self._found = [0] * (len(ends) + 1)
         self._sum = 0.0
-        registry.register(self)
 
     def observe(self, value: float) -> None:
         """Counts one value; a bucket includes its upper bound."""
         self._found[bisect_left(self._ends, value)] += 1
         self._sum += value
 
+    def add_to(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
+        """Adds the buckets to what is scraped."""
+        buckets = [(_shown(end), float(count)) for end, count in zip((*self._ends, inf), accumulate(self._found), strict=True)]
+        family.add_metric(labels, buckets=buckets, sum_value=self._sum)
+
+
+class Histogram(Collector):
+    """A histogram for each combination of labels; a single one without labels. `buckets`: upper bounds; one without a bound is added."""
+
+    def __init__(
+        self, name: str, documentation: str, labels: Sequence[str] = (), *, buckets: Sequence[float], registry: CollectorRegistry
+    ) -> None:
+        self._name = name
+        self._documentation = documentation
+        self._labels = tuple(labels)
+        self._ends = tuple(buckets)
+        self._by_labels: dict[tuple[str, ...], Buckets] = {}
+        self._alone = self.labels() if not labels else Buckets(self._ends)
+        registry.register(self)
+
+    def labels(self, *values: str) -> Buckets:
+        """The histogram for these label values, in the order of the labels. Callers keep what they need on every request."""
+        found = self._by_labels.get(values)
+        if found is None:
+            found = self._by_labels[values] = Buckets(self._ends)
+        return found
+
+    def observe(self, value: float) -> None:
+        """Counts one value of a metric without labels."""
+        self._alone.observe(value)
+
     def collect(self) -> Iterable[HistogramMetricFamily]:
         """See `Collector`."""
-        buckets = [(_shown(end), float(count)) for end, count in zip((*self._ends, inf), accumulate(self._found), strict=True)]
-        yield HistogramMetricFamily(self._name, self._documentation, buckets=buckets, sum_value=self._sum)
+        family = HistogramMetricFamily(self._name, self._documentation, labels=self._labels)
+        for values, found in self._by_labels.items():
+            found.add_to(family, values)
+        return (family,)
 
 
 def _shown(end: float) -> str:

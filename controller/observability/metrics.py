@@ -11,14 +11,31 @@ from hmas.controller.control.agent_scores import Standing
 from hmas.controller.core.fairness import Fairness
 from hmas.controller.core.types import OutcomeKind
 from hmas.controller.observability import counters
-from hmas.controller.observability.counters import Count, Counter, Histogram
+from hmas.controller.observability.counters import Buckets, Count, Counter, Histogram
 from hmas.controller.observability.observer import Completion, Directives, Observer, Request, SystemSnapshot
+from hmas.controller.observability.tenant_figures import TenantFigures
 
 MAX_TENANT_LABELS = 50
 OTHER = "other"
 LATENCY_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300.0)
 TPOT_S = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
 OVERHEAD_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+
+
+class _OfTenant:
+    """What is counted for each request of one tenant. Looking up a labelled counter costs more than counting, so these are kept."""
+
+    __slots__ = ("label", "outcomes", "output", "prompt", "queue_wait", "slo_met", "tpot", "ttft")
+
+    def __init__(self, label: str, metrics: "Metrics") -> None:
+        self.label = label
+        self.outcomes: dict[OutcomeKind, Count] = {}
+        self.slo_met: Count = metrics.slo_met.labels(label)
+        self.prompt: Count = metrics.tenant_tokens.labels(label, "prompt")
+        self.output: Count = metrics.tenant_tokens.labels(label, "output")
+        self.queue_wait: Buckets = metrics.queue_wait.labels(label)
+        self.ttft: Buckets = metrics.ttft.labels(label)
+        self.tpot: Buckets = metrics.tpot.labels(label)
 
 
 class Metrics(Observer):
@@ -44,18 +61,16 @@ class Metrics(Observer):
             ["tenant", "direction"],
             registry=registry,
         )
-        self._tokens_of: dict[str, tuple[Count, Count]] = {}
+        self._of_tenant: dict[str, _OfTenant] = {}
         self.jain = Gauge("hmas_fairness_jain_ratio", "Jain's index over tenants' service by weight, last minute.", registry=registry)
         self.max_min = Gauge(
             "hmas_fairness_max_min_ratio", "Worst over best of tenants' service by weight, last minute.", registry=registry
         )
         self._prompt_tokens, self._output_tokens = self.tokens.labels("prompt"), self.tokens.labels("output")
-        # Looking up a labelled counter costs more than counting, so the counters used on every request are kept.
-        self._by_outcome: dict[tuple[str, OutcomeKind], Count] = {}
-        self.ttft = Histogram("hmas_ttft_seconds", "Arrival to first token.", buckets=LATENCY_S, registry=registry)
-        self.tpot = Histogram("hmas_tpot_seconds", "Time per output token after the first.", buckets=TPOT_S, registry=registry)
+        self.ttft = Histogram("hmas_ttft_seconds", "Arrival to first token.", ["tenant"], buckets=LATENCY_S, registry=registry)
+        self.tpot = Histogram("hmas_tpot_seconds", "Time per output token after the first.", ["tenant"], buckets=TPOT_S, registry=registry)
         self.duration = Histogram("hmas_request_duration_seconds", "Arrival to end.", buckets=LATENCY_S, registry=registry)
-        self.queue_wait = Histogram("hmas_queue_wait_seconds", "Arrival to dispatch.", buckets=LATENCY_S, registry=registry)
+        self.queue_wait = Histogram("hmas_queue_wait_seconds", "Arrival to dispatch.", ["tenant"], buckets=LATENCY_S, registry=registry)
         self.overhead = Histogram(
             "hmas_gateway_overhead_seconds",
             "Time that the gateway itself added from the head of the request to the first byte of the answer, apart from the queue.",
@@ -87,6 +102,11 @@ class Metrics(Observer):
         )
         self.policy_switches = Counter("hmas_policy_switches", "Changes of the queueing policy.", registry=registry)
         self.waiting = Gauge("hmas_queued_requests", "Waiting requests.", registry=registry)
+        self.tenant_waiting = Gauge("hmas_tenant_queued_requests", "Waiting requests by tenant.", ["tenant"], registry=registry)
+        self.tenant_running = Gauge(
+            "hmas_tenant_in_flight_requests", "Requests sent and not ended yet, by tenant.", ["tenant"], registry=registry
+        )
+        self.tenant_weight = Gauge("hmas_tenant_weight", "Active weight of each tenant.", ["tenant"], registry=registry)
         self.oldest = Gauge("hmas_oldest_wait_seconds", "Age of the oldest waiting request.", registry=registry)
         self.policy = Gauge("hmas_policy_info", "1 for the active policy.", ["policy"], registry=registry)
         self.in_flight = Gauge("hmas_in_flight_requests", "Requests sent and not ended yet.", ["instance"], registry=registry)
@@ -126,6 +146,10 @@ class Metrics(Observer):
         self.bus_up = Gauge("hmas_bus_connected", "1 while the message bus is connected.", registry=registry)
         self.bus_dropped = Gauge("hmas_bus_dropped_messages", "Messages dropped because the bus was not connected.", registry=registry)
 
+    def know(self, tenants: Collection[str]) -> None:
+        """Gives newly configured tenants a label of their own."""
+        self._known.update(tenants)
+
     def tenant_label(self, tenant: str) -> str:
         """The label of a tenant; beyond the bound it is `other`."""
         label = self._tenant_labels.get(tenant)
@@ -137,31 +161,36 @@ class Metrics(Observer):
 
     def ended(self, completion: Completion) -> None:
         """See `Observer.ended`."""
-        tenant = self.tenant_label(completion.tenant)
-        key = (tenant, completion.outcome)
-        counter = self._by_outcome.get(key)
+        of_tenant = self._of_tenant.get(completion.tenant)
+        if of_tenant is None:
+            of_tenant = self._counted(completion.tenant)
+        counter = of_tenant.outcomes.get(completion.outcome)
         if counter is None:
-            counter = self._by_outcome[key] = self.requests.labels(tenant, completion.outcome.value)
+            counter = of_tenant.outcomes[completion.outcome] = self.requests.labels(of_tenant.label, completion.outcome.value)
         counter.inc()
         if completion.slo_met:
-            self.slo_met.labels(tenant).inc()
+            of_tenant.slo_met.inc()
         if completion.queue_ms >= 0:
-            self.queue_wait.observe(completion.queue_ms / 1000.0)
+            of_tenant.queue_wait.observe(completion.queue_ms / 1000.0)
         if completion.ttft_ms >= 0:
-            self.ttft.observe(completion.ttft_ms / 1000.0)
+            of_tenant.ttft.observe(completion.ttft_ms / 1000.0)
         if completion.tpot_ms >= 0:
-            self.tpot.observe(completion.tpot_ms / 1000.0)
+            of_tenant.tpot.observe(completion.tpot_ms / 1000.0)
         if completion.outcome is OutcomeKind.COMPLETED:
             self.duration.observe(completion.total_ms / 1000.0)
             self._prompt_tokens.inc(completion.prompt_tokens)
         self._output_tokens.inc(completion.output_tokens)
         if completion.output_tokens:
-            served = self._tokens_of.get(tenant)
-            if served is None:
-                labels = self.tenant_tokens.labels
-                served = self._tokens_of[tenant] = (labels(tenant, "prompt"), labels(tenant, "output"))
-            served[0].inc(completion.prompt_tokens)
-            served[1].inc(completion.output_tokens)
+            of_tenant.prompt.inc(completion.prompt_tokens)
+            of_tenant.output.inc(completion.output_tokens)
+
+    def _counted(self, tenant: str) -> _OfTenant:
+        """The counters of a tenant; all tenants beyond the bound share those of `other`."""
+        label = self.tenant_label(tenant)
+        found = self._of_tenant.get(label)
+        if found is None:
+            found = self._of_tenant[label] = _OfTenant(label, self)
+        return found
 
     def first_token(self, request: Request, instance: str, overhead_s: float, now_s: float) -> None:
         """See `Observer.first_token`."""
@@ -202,6 +231,15 @@ class Metrics(Observer):
         """Sets the figures of how evenly tenants were served."""
         self.jain.set(found.jain)
         self.max_min.set(found.max_min)
+
+    def tenants(self, figures: Iterable[TenantFigures]) -> None:
+        """Sets what each tenant has waiting and in flight, and its weight."""
+        for gauge in (self.tenant_waiting, self.tenant_running, self.tenant_weight):
+            gauge.clear()
+        for one in figures:
+            self.tenant_waiting.labels(one.name).set(one.load.waiting)
+            self.tenant_running.labels(one.name).set(one.load.running)
+            self.tenant_weight.labels(one.name).set(one.weight)
 
     def agents(self, standings: Iterable[Standing]) -> None:
         """Sets the scores of the agents' answers."""

@@ -6,8 +6,9 @@ from hmas.controller.core.errors import SchedulingError
 from hmas.controller.core.messages import SystemSnapshot
 from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.running import Running
+from hmas.controller.scheduling.queue.model_queue import QueuedRequest
 from hmas.controller.scheduling.queue.wait_queue import WaitQueue
-from hmas.controller.scheduling.results import Counts
+from hmas.controller.scheduling.results import Counts, TenantLoad
 
 
 def snapshot(
@@ -32,6 +33,33 @@ def snapshot(
         forced=list(forced),
         queued_by_task={task: number for task, number in room.tasks.items() if number},
     )
+
+
+def by_tenant(room: WaitQueue, running: Iterable[Running], now_s: float) -> dict[str, TenantLoad]:
+    """What each tenant has waiting and in flight. O(waiting + running)."""
+    in_flight: dict[str, int] = {}
+    for run in running:
+        in_flight[run.entry.request.tenant] = in_flight.get(run.entry.request.tenant, 0) + 1
+    oldest: dict[str, QueuedRequest] = {}
+    waiting: dict[str, int] = {}
+    overdue: dict[str, int] = {}
+    for group in room.groups:
+        for one in group.members.values():
+            request = one.entry.request
+            waiting[request.tenant] = waiting.get(request.tenant, 0) + 1
+            overdue[request.tenant] = overdue.get(request.tenant, 0) + one.overdue
+            if request.tenant not in oldest or request.arrival_s < oldest[request.tenant].entry.request.arrival_s:
+                oldest[request.tenant] = one
+    loads = {tenant: TenantLoad(running=number) for tenant, number in in_flight.items()}
+    for tenant, first in oldest.items():
+        loads[tenant] = TenantLoad(
+            waiting=waiting[tenant],
+            running=in_flight.get(tenant, 0),
+            overdue=overdue[tenant],
+            oldest_wait_ms=1000.0 * max(0.0, now_s - first.entry.request.arrival_s),
+            waits_for=first.entry.blocked or first.group.blocked,
+        )
+    return loads
 
 
 def check(room: WaitQueue, instances: Iterable[Instance], running: Collection[Running], counts: Counts) -> None:

@@ -28,12 +28,16 @@ PATIENCE = 16
 
 @dataclass(frozen=True)
 class PlannedDispatch:
-    """The result of a planning pass: the entry, already out of its queue, its KV tokens at the upper length, its instance, and `late`."""
+    """The result of a planning pass: the entry, already out of its queue, its KV tokens at the upper length, its instance, and `late`.
+
+    `owed`: it is overdue, and goes before requests in time of tenants that got more of the service.
+    """
 
     entry: QueueEntry
     tokens: int
     choice: Choice
     late: bool
+    owed: bool = False
 
 
 class DispatchPlanner:
@@ -46,7 +50,8 @@ class DispatchPlanner:
     dispatched in the end.
 
     Demoted requests are considered only if no other request that may be dispatched waits in their group, and then fill an instance only up
-    to a share (see `Instance.late_window`). Requests of a tenant at its share of the windows are considered only if no request of another
+    to a share (see `Instance.late_window`); or if their tenant has got less of the service than its weight gives it, and has no request in
+    time. Requests of a tenant at its share of the windows are considered only if no request of another
     tenant waits before them, in order or demoted.
 
     Attributes:
@@ -76,38 +81,46 @@ class DispatchPlanner:
             return None
         if self._tenancy.bounded:
             self._tenancy.look()
+        if self._serves_late and group.owes_late():
+            _, found = self._search(group.late, group, now_s, late=True, owed=True)
+            if found is not None:
+                return found
         looked, found = self._search(group.policy, group, now_s, late=False)
         if not looked and self._serves_late:
             _, found = self._search(group.late, group, now_s, late=True)
         return found
 
-    def _search(self, source: QueuePolicy, group: ModelQueue, now_s: float, *, late: bool) -> tuple[bool, PlannedDispatch | None]:
-        """Whether there was any entry to consider, and the dispatch that was found."""
+    def _search(
+        self, source: QueuePolicy, group: ModelQueue, now_s: float, *, late: bool, owed: bool = False
+    ) -> tuple[bool, PlannedDispatch | None]:
+        """Whether there was any entry to consider, and the dispatch that was found. `owed`: only the first entry is considered."""
         passed: list[QueueEntry] = []
         kept_free: set[str] = set()
         found: PlannedDispatch | None = None
         take: Callable[[float], QueueEntry | None] = source.pop
         entry = take(now_s)
-        if entry is None:
+        if entry is None and not owed:
             take = source.pop_limited
             entry = take(now_s)
         while entry is not None:
             tokens = upper_tokens(entry, self.bounds)
-            choice = self._place(entry, tokens, group, kept_free, now_s, late=late)
+            choice = self._place(entry, tokens, group, kept_free, now_s, late=late, owed=owed)
             if choice is not None:
-                found = PlannedDispatch(entry, tokens, choice, late)
+                found = PlannedDispatch(entry, tokens, choice, late, owed)
                 break
             passed.append(entry)
             if entry.skipped >= PATIENCE:
                 kept_free |= _roomiest(entry, group.instances.all, kept_free)
-            entry = take(now_s) if len(passed) <= LOOK_AHEAD else None
+            entry = take(now_s) if len(passed) <= LOOK_AHEAD and not owed else None
         group.blocked = passed[0].blocked if passed and found is None else ""
         for held_back in reversed(passed):
             held_back.skipped += found is not None
             source.undo_pop(held_back, now_s)
         return bool(passed) or found is not None, found
 
-    def _place(self, entry: QueueEntry, tokens: int, group: ModelQueue, kept_free: set[str], now_s: float, *, late: bool) -> Choice | None:
+    def _place(
+        self, entry: QueueEntry, tokens: int, group: ModelQueue, kept_free: set[str], now_s: float, *, late: bool, owed: bool
+    ) -> Choice | None:
         """The router's choice among the instances with a free slot; if fence or guard refuse it, the router's next choice.
 
         The router is asked first because fence and guard have to look at all requests in flight on an instance.
@@ -120,7 +133,7 @@ class DispatchPlanner:
                 instance
                 for instance in group.instances.open
                 if instance.holds(sequences, instance.n_run)
-                and (not late or instance.sequences < instance.late_window(self._late_share, now_s))
+                and (not late or owed or instance.sequences < instance.late_window(self._late_share, now_s))
                 and instance.name not in entry.tried
                 and instance.name not in kept_free
             ]

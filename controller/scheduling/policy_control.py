@@ -106,7 +106,7 @@ class PolicyControl:
             run.instance.rebook(run, self._planner.bounds)
 
     def set_weight(self, tenant: str, weight: float) -> None:
-        """Sets a tenant's weight under the fair policies, from the next dispatch on. O(n).
+        """Sets a tenant's share of the service relative to the others, from the next dispatch on. O(n).
 
         Raises:
             SchedulingError: The weight is not more than 0.
@@ -124,7 +124,7 @@ class PolicyControl:
         """
         running = sum(run.entry.request.sequences for run in self._running.values() if run.entry.request.tenant == tenant)
         if self._tenancy.set_limits(tenant, limits, running, now_s):
-            self._wait_queue.queues.limit_tenants(now_s)
+            self._wait_queue.queues.limit_tenants()
 
     def set_draining(self, instance: str, draining: bool) -> None:
         """Stops or resumes dispatches to an instance; requests in flight stay.

@@ -80,3 +80,31 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     running: int
     dispatched: int
     ended: Mapping[OutcomeKind, int]
+
+
+class TenantLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """What one tenant has waiting and in flight.
+
+    Attributes:
+        waiting, running: Its requests that wait, and that are in flight.
+        overdue: How many that wait can no longer meet their TTFT target.
+        oldest_wait_ms: Age of its oldest waiting request.
+        waits_for: Why that request waits, as far as it was considered; empty if none waits.
+    """
+
+    waiting: int = 0
+    running: int = 0
+    overdue: int = 0
+    oldest_wait_ms: float = 0.0
+    waits_for: str = ""
+
+    def plus(self, other: "TenantLoad") -> "TenantLoad":
+        """The load of both together."""
+        older = self if self.oldest_wait_ms >= other.oldest_wait_ms else other
+        return TenantLoad(
+            waiting=self.waiting + other.waiting,
+            running=self.running + other.running,
+            overdue=self.overdue + other.overdue,
+            oldest_wait_ms=older.oldest_wait_ms,
+            waits_for=older.waits_for,
+        )

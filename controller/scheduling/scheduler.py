@@ -22,7 +22,7 @@ from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.policy_control import PolicyControl
 from hmas.controller.scheduling.queue.model_queue import QueuedRequest
 from hmas.controller.scheduling.queue.wait_queue import WaitQueue
-from hmas.controller.scheduling.results import Counts, Dispatch, Dropped, Ended, Refusal
+from hmas.controller.scheduling.results import Counts, Dispatch, Dropped, Ended, Refusal, TenantLoad
 from hmas.controller.scheduling.retry import may_resend, may_retry
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 
@@ -263,7 +263,7 @@ class Scheduler(PolicyControl):
             request = run.entry.request
             self._tenancy.stopped(request)
             self._tenancy.settle(request, request.prompt_tokens + ended.output_tokens, now_s)
-            self._wait_queue.queues.of(request.model).policy.on_finished(run.entry, ended.output_tokens, now_s)
+            self._wait_queue.queues.of(request.model).finished(run.entry, ended.output_tokens, now_s)
             return ended
         entry = None if kind is OutcomeKind.COMPLETED else self._wait_queue.remove(request_id)
         if entry is None:
@@ -366,6 +366,10 @@ class Scheduler(PolicyControl):
             for model, group in sorted(self._wait_queue.queues.models().items())
         }
 
+    def tenants(self, now_s: float) -> dict[str, TenantLoad]:
+        """What each tenant has waiting and in flight. O(waiting + running)."""
+        return accounts.by_tenant(self._wait_queue, self._running.values(), now_s)
+
     def rates(self, tenant: str, now_s: float) -> dict[str, RateState]:
         """A tenant's current quotas, keyed by `tokens` and `requests`; empty if it has none."""
         return self._tenancy.rates(tenant, now_s)
@@ -373,7 +377,9 @@ class Scheduler(PolicyControl):
     def _start(self, found: PlannedDispatch, now_s: float) -> Dispatch:
         self._wait_queue.remove(found.entry.request.id, popped=True)
         self._book(found.entry, found.tokens, self._instances[found.choice.instance], now_s, late=found.late)
-        order = "overdue, after all that are on time" if found.late else self.policy
+        order = self.policy
+        if found.late:
+            order = "overdue, by the share of its tenant" if found.owed else "overdue, after all that are on time"
         return Dispatch(entry=found.entry, instance=found.choice.instance, reason=f"{order}; {found.choice.reason}")
 
     def _relieve(self, waiting: QueuedRequest, instance: Instance, now_s: float) -> Dispatch:

@@ -6,6 +6,7 @@ import click
 
 from hmas.cli.admin import takes_client
 from hmas.cli.output import clock_words, example, json_option, show, table
+from hmas.cli.status import in_time
 from hmas.controller.admin.client import AdminClient
 
 
@@ -32,6 +33,8 @@ def page(document: dict[str, Any]) -> str:
         "waited    " + ("; ".join(f"{reason} ({count} times)" for reason, count in waits) or NO_WAIT),
     ]
     lines += [f"sent      {_sent(one)}" for one in document["attempts"]]
+    if document["tenant_now"]:
+        lines.append(f"tenant    {_tenant(document['tenant_now'])}")
     if document["earlier_with_this_client_id"]:
         lines.append(f"note      an earlier request had the same client id: {document['earlier_with_this_client_id']}")
     places = [(_ms(one["after_ms"]), one["policy"], one["waiting"], one["dispatched"]) for one in queue["history"]]
@@ -41,6 +44,13 @@ def page(document: dict[str, Any]) -> str:
         policies = [(_ms(one["after_ms"]), one["policy"], one["source"], one["reason"]) for one in document["policies"]]
         lines += ["", "policies in that time:", table(["after", "policy", "set by", "reason"], policies)]
     return "\n".join(lines)
+
+
+def _tenant(tenant: dict[str, Any]) -> str:
+    """What the request's tenant got in the last minute, and what it has waiting now."""
+    shares = f"{tenant['service_share']:.0%} of the service, {tenant['weight_share']:.0%} by its weight of {tenant['weight']:g}"
+    waits = f" ({tenant['waits_for']})" if tenant["waits_for"] else ""
+    return f"{tenant['name']} in the last minute: {in_time(tenant)} in time, {shares}; {tenant['waiting']} waiting now{waits}"
 
 
 NO_WAIT = "no wait recorded: it was dispatched at once or queued behind others"

@@ -39,9 +39,11 @@ def page(document: dict[str, Any]) -> str:
         "",
         engine_table(document["instances"]),
     ]
+    if len(document["tenants"]) > 1:
+        lines += ["", table(TENANT_HEADS, map(_tenant_figures, document["tenants"]))]
     tenants = [item for item in document["tenants"] if _limited(item) or item["held"]]
     if tenants:
-        heads = ["tenant", "weight", "tokens a minute", "requests a minute", "share", "cap", "set by operators"]
+        heads = ["limits of", "weight", "tokens a minute", "requests a minute", "share", "cap", "set by operators"]
         lines += ["", table(heads, map(_tenant, tenants))]
     models = document["queue"]["models"]
     if len(models) > 1:
@@ -103,11 +105,40 @@ def _goodput(goodput: dict[str, Any]) -> str:
 
 def _fairness(fairness: dict[str, Any]) -> str:
     if len(fairness["rates"]) < 2:
-        return "no two tenants had requests waiting at the same time in the last minute"
+        return "no two tenants had requests waiting for long at the same time in the last minute"
     worst = min(fairness["rates"], key=lambda tenant: fairness["rates"][tenant])
     return (
-        f"Jain {fairness['jain']:.3f}, worst over best {fairness['max_min']:.3f} (worst: {worst}), {len(fairness['rates'])} tenants waited"
+        f"of {len(fairness['rates'])} tenants that had requests waiting for long, {worst} got the least service for its weight: "
+        f"{fairness['max_min']:.0%} of what the best got (Jain's index {fairness['jain']:.3f})"
     )
+
+
+TENANT_HEADS = (
+    *("tenant", "weight", "in time", "TTFT p50", "p95 ms", "TPOT p50", "p95 ms"),
+    *("service", "by weight", "running", "waiting", "oldest", "waits for"),
+)
+
+
+def _tenant_figures(tenant: dict[str, Any]) -> tuple[object, ...]:
+    """A tenant's last minute and what it has in the queue. `by weight`: the share of the service that its weight gives it."""
+    latencies = [tenant["goodput"][name][which] for name in ("ttft_ms", "tpot_ms") for which in ("p50", "p95")]
+    return (
+        tenant["name"],
+        f"{tenant['weight']:g}",
+        in_time(tenant),
+        *("-" if value is None else f"{value:.0f}" for value in latencies),
+        f"{tenant['service_share']:.0%}",
+        f"{tenant['weight_share']:.0%}",
+        tenant["running"],
+        tenant["waiting"],
+        duration_words(tenant["oldest_wait_ms"] / 1000.0) if tenant["waiting"] else "-",
+        tenant["waits_for"],
+    )
+
+
+def in_time(tenant: dict[str, Any]) -> str:
+    """How many of a tenant's requests that ended in the last minute met their targets."""
+    return f"{tenant['goodput']['slo_met']} of {tenant['goodput']['ended']}"
 
 
 def _limited(tenant: dict[str, Any]) -> bool:
@@ -125,6 +156,8 @@ def _tenant(tenant: dict[str, Any]) -> tuple[str, ...]:
 def _bus(bus: dict[str, Any]) -> str:
     state = "connected" if bus["connected"] else f"AWAY: {bus['detail']}"
     extra = [f"{bus[name]} {name}" for name in ("dropped", "rejected") if bus[name]]
+    if bus["taken_by"]:
+        extra.append(f"TAKEN by another gateway, {bus['taken_by']}: this one posts nothing")
     return ", ".join([state, *extra])
 
 

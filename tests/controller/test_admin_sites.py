@@ -77,7 +77,9 @@ async def test_other_names_and_other_sites_are_refused_even_with_the_token(tmp_p
         assert same.status == 200
 
 
-@pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "application/octet-stream"])
+@pytest.mark.parametrize(
+    "content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "application/octet-stream"]
+)
 async def test_a_change_must_be_json_by_its_content_type(tmp_path: Path, content_type: str):
     async with running(tmp_path) as rig:
         # aiohttp's client adds a content type where there is a body and none is given.

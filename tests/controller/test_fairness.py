@@ -43,6 +43,18 @@ def test_a_tenant_that_starves_is_the_worst():
     assert (found.max_min, found.jain) == (0.0, pytest.approx(0.5))
 
 
+def test_a_tenant_that_gets_what_it_asks_for_is_not_the_worst():
+    # a floods; every request of b waits a tenth of a second for a slot and then takes a second.
+    flood = [Service("a", 0.0, float(at // 8), at // 8 + 1.0, 10.0) for at in range(400)] + [Service("a", 0.0, 100.0, 100.0, 0.0)]
+    light = [Service("b", float(at), at + 0.1, at + 1.1, 10.0) for at in range(50)]
+    found = fairness(flood + light)
+    assert found.contended_s == pytest.approx(5.0)
+    assert (set(found.rates), found.jain) == ({"a"}, 1.0)
+    # Where each waits for longer than a request takes, it is short of service.
+    waiting = [Service("b", float(at), at + 6.0, at + 7.0, 10.0) for at in range(0, 50, 5)]
+    assert fairness(flood + waiting).rates["b"] < 0.5 * fairness(flood + waiting).rates["a"]
+
+
 def test_with_nobody_to_compare_with_all_is_fair():
     assert fairness([]) == Fairness()
     assert fairness(steady("a", 5, tokens=1)).jain == 1.0

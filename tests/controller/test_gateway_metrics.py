@@ -33,6 +33,9 @@ def test_tenants_beyond_the_bound_share_a_label():
     assert len(labels) == MAX_TENANT_LABELS + 2
     assert {"acme", OTHER} <= labels
     assert f'hmas_requests_total{{outcome="completed",tenant="{OTHER}"}} 20.0' in text
+    metrics.know(["late"])
+    metrics.ended(completion("late", ttft_ms=5.0))
+    assert 'hmas_ttft_seconds_count{tenant="late"} 1.0' in page(metrics)
 
 
 def test_what_did_not_happen_is_not_observed():
@@ -40,9 +43,9 @@ def test_what_did_not_happen_is_not_observed():
     metrics.ended(completion(outcome=OutcomeKind.CANCELLED, output_tokens=3))
     metrics.ended(completion(queue_ms=20.0, ttft_ms=300.0, tpot_ms=12.0, output_tokens=9, slo_met=True))
     text = page(metrics)
-    assert "hmas_ttft_seconds_count 1.0" in text
-    assert "hmas_ttft_seconds_sum 0.3" in text
-    assert "hmas_queue_wait_seconds_sum 0.02" in text
+    assert 'hmas_ttft_seconds_count{tenant="t"} 1.0' in text
+    assert 'hmas_ttft_seconds_sum{tenant="t"} 0.3' in text
+    assert 'hmas_queue_wait_seconds_sum{tenant="t"} 0.02' in text
     assert "hmas_request_duration_seconds_count 1.0" in text
     assert 'hmas_tokens_total{direction="output"} 12.0' in text
     assert 'hmas_slo_met_requests_total{tenant="t"} 1.0' in text

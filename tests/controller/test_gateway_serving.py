@@ -160,7 +160,7 @@ async def test_health_ready_and_metrics(tmp_path: Path):
     assert 'hmas_requests_total{outcome="completed",tenant="default"} 1.0' in text
     assert 'hmas_engine_up{instance="sim-1"} 1.0' in text
     assert 'hmas_tokens_total{direction="output"} 4.0' in text
-    assert "hmas_ttft_seconds_count 1.0" in text
+    assert 'hmas_ttft_seconds_count{tenant="default"} 1.0' in text
     samples = [line for line in text.splitlines() if line and not line.startswith("#")]
     assert all(line.startswith(("hmas_", "process_")) for line in samples)
 

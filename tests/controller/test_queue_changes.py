@@ -15,7 +15,8 @@ from hmas.controller.scheduling.policies.registry import POLICIES, make_policy
 from hmas.controller.scheduling.policies.sjf import Sjf
 from hmas.controller.scheduling.policy_base.keyed import KeyedPolicy
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
-from hmas.controller.scheduling.queue.tenant_share import SHOWN, TenantShareLimiter
+from hmas.controller.scheduling.queue.tenant_accounts import TenantAccounts
+from hmas.controller.scheduling.queue.tenant_share import TenantShareLimiter, sharing
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.engines.base import EngineSnapshot
@@ -45,9 +46,10 @@ def believed(number: int) -> Estimates:
     return Estimates(slo=slo, output_tokens=1.0 + number * 7919 % 400, ttft_ms=10.0 + number % 90)
 
 
-def request(number: int, at_s: float, model: str = "a", deadline_s: float = float("inf")) -> Request:
+def request(number: int, at_s: float, model: str = "a", deadline_s: float = float("inf"), tenants: int = 1) -> Request:
+    """Of one tenant, so that the policy alone orders, or of several."""
     priority = number % 5 - 2
-    tenant = f"t{number % 3}"
+    tenant = f"t{number % tenants}"
     return Request(
         id=f"r{number}",
         tenant=tenant,
@@ -117,11 +119,12 @@ def drive(script, *, models: bool, overdue: str = "keep", limits: bool = False) 
     weights: dict[str, float] = {}
     running: list[str] = []
     wanted, retried, now_s = "edf", False, 0.0
+    tenants = 3 if models or limits or overdue != "keep" else 1
     for number, (step, pick) in enumerate(script):
         if step == "submit":
             model = MODELS[pick % 3] if models else "a"
             deadline_s = now_s + pick % 7 if overdue != "keep" and pick % 3 == 0 else float("inf")
-            entry = scheduler.submit(request(number, now_s, model, deadline_s), believed(pick), now_s)
+            entry = scheduler.submit(request(number, now_s, model, deadline_s, tenants), believed(pick), now_s)
             waiting[entry.request.id] = entries[entry.request.id] = entry
         elif step == "revise" and waiting:
             scheduler.revise(sorted(waiting)[pick % len(waiting)], believed(pick + 1), now_s)
@@ -309,31 +312,42 @@ def test_limits_that_come_and_go_meanwhile_lose_nothing(script, models, overdue)
     drive(script, models=models, overdue=overdue, limits=True)
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(["push", "pop", "discard", "limit", "free"]), st.integers(0, 2)), max_size=60))
-def test_of_a_limited_tenant_only_a_few_are_among_the_others(script):
+@pytest.mark.parametrize("policy", ["fcfs", "wfq", "vtc", "stride", "lottery"])
+@settings(max_examples=40, deadline=None)
+@given(script=st.lists(st.tuples(st.sampled_from(["push", "pop", "undo", "discard", "limit", "free"]), st.integers(0, 2)), max_size=60))
+def test_a_tenant_at_its_limit_is_passed_and_its_requests_stay(policy, script):
     tenancy = Tenancy({}, ())
-    limiter = TenantShareLimiter(make_policy("fcfs"), tenancy)
+    limiter = TenantShareLimiter(sharing(make_policy(policy), TenantAccounts()), tenancy)
     waiting: dict[str, QueueEntry] = {}
+    out: list[QueueEntry] = []
     for number, (step, pick) in enumerate(script):
         tenant = f"t{pick}"
         if step == "push":
-            for copy in range(SHOWN):
+            for copy in range(8):
                 entry = QueueEntry(
-                    request=request(3 * (SHOWN * number + copy) + pick, 0.0), estimates=believed(1), seq=SHOWN * number + copy
+                    request=request(3 * (8 * number + copy) + pick, 0.0, tenants=3), estimates=believed(1), seq=8 * number + copy
                 )
                 waiting[entry.request.id] = entry
                 limiter.push(entry, 0.0)
         elif step == "pop":
             popped = limiter.pop(0.0)
-            assert popped is None or waiting.pop(popped.request.id) is popped
+            open_to = {one.request.tenant for one in waiting.values() if not tenancy.limits(one.request.tenant).bounded}
+            assert (popped is None) == (not open_to)
+            if popped is None:
+                popped = limiter.pop_limited(0.0)
+                assert (popped is None) == (not waiting)
+            else:
+                assert popped.request.tenant in open_to
+            if popped is not None:
+                assert waiting.pop(popped.request.id) is popped
+                out = [popped]
+        elif step == "undo" and out:
+            waiting[out[0].request.id] = out[0]
+            limiter.undo_pop(out.pop(), 0.0)
         elif step == "discard" and waiting:
             assert limiter.discard(next(iter(waiting))) is waiting.pop(next(iter(waiting)))
-        else:
-            tenancy.set_limits(tenant, TenantLimits(concurrency_share=0.5) if step == "limit" else NO_LIMITS, 0, 0.0)
-            for entry in waiting.values():
-                limiter.on_limits(entry, 0.0)
+        elif step in {"limit", "free"}:
+            # With one request in flight a tenant with this limit is at its share of no windows.
+            tenancy.set_limits(tenant, TenantLimits(concurrency_share=0.5) if step == "limit" else NO_LIMITS, 1, 0.0)
         assert sorted(entry.request.id for entry in limiter.entries()) == sorted(waiting)
         assert len(limiter) == len(waiting)
-        among = [entry.request.tenant for entry in limiter.inner.entries()]
-        assert all(among.count(name) <= SHOWN for name in tenancy.bounded)

@@ -162,10 +162,11 @@ def test_a_tenant_at_its_share_lets_others_go_first_and_uses_what_they_leave():
     # Nobody else waits: the rest of the slots is a's.
     assert running(made) == {"b": 3, "a": 5}
     fill(made, "b", 200, 20)
-    for number in range(8):
+    for number in range(12):
         made.end(made.running_ids()[0], OutcomeKind.COMPLETED, 1.0 + number, 1)
-        made.dispatch(1.0 + number)
-    assert running(made) == {"a": 2, "b": 6}
+        (sent,) = made.dispatch(1.0 + number)
+        assert sent.entry.request.tenant == "b" or running(made)["a"] <= 2
+    assert running(made) in ({"a": 2, "b": 6}, {"a": 1, "b": 7})
     made.check_conservation()
 
 

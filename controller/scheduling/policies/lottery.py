@@ -46,6 +46,7 @@ class Lottery(FlowPolicy):
     starvation: ClassVar[str] = (
         "none, in probability: with share p a tenant is passed in k draws with (1 - p)^k; by priority within a tenant"
     )
+    shares_tenants: ClassVar[bool] = True
     complexity: ClassVar[str] = "push, pop O(log n + log f), re-key O(1), removal O(log f)"
     source: ClassVar[str] = "Waldspurger and Weihl, OSDI 1994, section 2; H-MAS C.2"
 

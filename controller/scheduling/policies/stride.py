@@ -31,6 +31,7 @@ class Stride(FlowPolicy):
     starvation: ClassVar[str] = (
         "none: of two tenants that wait, each is within one dispatch of its share of the two; by priority within a tenant"
     )
+    shares_tenants: ClassVar[bool] = True
     complexity: ClassVar[str] = "push, pop O(log n + log f), re-key and removal O(1)"
     source: ClassVar[str] = "Waldspurger and Weihl 1995, MIT/LCS/TM-528, sections 2 and 3; H-MAS 3.4.1 and C.2"
 

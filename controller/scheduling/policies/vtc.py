@@ -45,6 +45,7 @@ class Vtc(FlowPolicy):
     starvation: ClassVar[str] = (
         "none among the tenants there are: of two that wait, counters differ by one request of each; by priority within a tenant"
     )
+    shares_tenants: ClassVar[bool] = True
     complexity: ClassVar[str] = "push, pop O(log n + log f), re-key and removal O(1)"
     source: ClassVar[str] = "Sheng et al., OSDI 2024, Algorithm 2 and its variant with length prediction"
 

@@ -54,6 +54,7 @@ class Wfq(FlowPolicy):
     starvation: ClassVar[str] = (
         "none among the tenants there are: of two that wait, service per weight differs by one request of each; by priority within a tenant"
     )
+    shares_tenants: ClassVar[bool] = True
     complexity: ClassVar[str] = "push, pop O(log n + log f), re-key and removal O(1)"
     source: ClassVar[str] = "Goyal, Vin and Cheng 1996, start-time fair queueing; H-MAS 3.4.1 and C.2"
 

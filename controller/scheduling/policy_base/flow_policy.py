@@ -36,6 +36,7 @@ class FlowPolicy(QueuePolicy):
         self._stamp = 0
         self._turns = Turns()
         self._charges: Recall[Charge] = Recall(CHARGES_KEEP)
+        self._closed: set[str] = set()
 
     # -- what defines the policy ------------------------------------------------------------------------------------------
 
@@ -181,6 +182,23 @@ class FlowPolicy(QueuePolicy):
                 others += min(flow.size, int((rank + 1) * self._claim(first[WHO]) / claim))
         return rank + others
 
+    def close_tenant(self, tenant: str) -> None:
+        """See `QueuePolicy.close_tenant`; for policies whose flows are tenants."""
+        self._closed.add(tenant)
+        flow = self._busy.get(tenant)
+        if flow is not None:
+            self._leave(flow)
+            self._sleep(flow)
+
+    def open_tenant(self, tenant: str, now_s: float) -> None:
+        """See `QueuePolicy.open_tenant`: the flow is placed as after a pause."""
+        self._closed.discard(tenant)
+        flow = self._busy.get(tenant)
+        first = None if flow is None else flow.first()
+        if flow is not None and first is not None:
+            self._wake(flow, first[WHO], now_s)
+            self._place(flow)
+
     def entries(self) -> Iterator[QueueEntry]:
         """All waiting entries, in no particular order."""
         return (place[WHO] for place in self._live.values())
@@ -216,7 +234,10 @@ class FlowPolicy(QueuePolicy):
         """Places a flow by its tag and its next entry, or moves it to the idle ones."""
         first = flow.first()
         if first is not None:
-            self._stand(flow, first[WHO], first[1])
+            if flow.name in self._closed:
+                self._leave(flow)
+            else:
+                self._stand(flow, first[WHO], first[1])
             return
         self._leave(flow)
         if self._busy.pop(flow.name, None) is not None:

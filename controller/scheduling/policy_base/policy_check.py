@@ -14,7 +14,17 @@ HINT = re.compile(r"[a-z][a-z0-9_]{0,63}")
 WORDS = ("summary", "starvation", "complexity", "source")
 ORDER: Mapping[str, int] = {"push": 2, "pop": 1, "discard": 1, "entries": 0, "__len__": 0}
 """The methods that make an order, which every policy defines, and the number of arguments of each."""
-METHODS: Mapping[str, int] = {**ORDER, "load": 2, "undo_pop": 2, "rekey": 2, "rank": 1, "on_overdue": 2, "on_finished": 3}
+METHODS: Mapping[str, int] = {
+    **ORDER,
+    "load": 2,
+    "undo_pop": 2,
+    "rekey": 2,
+    "rank": 1,
+    "on_overdue": 2,
+    "on_finished": 3,
+    "close_tenant": 1,
+    "open_tenant": 2,
+}
 """These and the methods that have a default."""
 
 
@@ -82,6 +92,8 @@ def _methods(policy: type) -> Iterator[str]:
             yield f"{member} does not take {arguments} arguments: {error}"
         except ValueError:
             continue  # a compiled method has no signature to check
+    if getattr(policy, "shares_tenants", False) and getattr(policy, "close_tenant", None) is QueuePolicy.close_tenant:
+        yield "close_tenant is missing; allowed: a method with 1 argument where shares_tenants is true, as FlowPolicy has it"
 
 
 def _instance(policy: type) -> Iterator[str]:

@@ -84,6 +84,9 @@ class QueuePolicy(ABC):
     """The cost of its calls with n requests in f flows waiting."""
     source: ClassVar[str] = "not stated"
     """Its origin: paper and section."""
+    shares_tenants: ClassVar[bool] = False
+    """Whether the policy itself shares service among tenants by their weights. If not, each tenant gets a queue of its own under it,
+    and `hmas.controller.scheduling.queue.tenant_queues` shares among them."""
 
     def __init__(self, parameters: Mapping[str, float]) -> None:
         """Takes checked and complete parameters: see `hmas.controller.scheduling.policies.registry.make_policy`."""
@@ -146,8 +149,11 @@ class QueuePolicy(ABC):
         information.
         """
 
-    def on_limits(self, entry: QueueEntry, now_s: float) -> None:  # noqa: B027  most policies need nothing here
-        """Notes that the limits of a waiting entry's tenant have changed."""
+    def close_tenant(self, tenant: str) -> None:  # noqa: B027  only policies that share among tenants need it
+        """Leaves a tenant's entries out of `pop` until `open_tenant`: it is at its limit of slots. Called only if `shares_tenants`."""
+
+    def open_tenant(self, tenant: str, now_s: float) -> None:  # noqa: B027  as above
+        """Lets a tenant take part again. What it did not use meanwhile gives it no claim."""
 
     @property
     def cost_threshold(self) -> float:

@@ -1,5 +1,6 @@
 """The queue of the requests that the same instances can serve, under one policy."""
 
+import math
 from collections import OrderedDict
 from operator import attrgetter
 from typing import Literal
@@ -9,7 +10,8 @@ from hmas.controller.scheduling.admission.quotas import Tenancy
 from hmas.controller.scheduling.instances.instance_group import InstanceGroup
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry, QueuePolicy
 from hmas.controller.scheduling.queue.drain_rate import GivenUp, QueuedWork
-from hmas.controller.scheduling.queue.tenant_share import TenantShareLimiter
+from hmas.controller.scheduling.queue.tenant_accounts import TenantAccounts
+from hmas.controller.scheduling.queue.tenant_share import TenantShareLimiter, sharing, tenant_queues
 
 Place = Literal["ready", "late", "expired"]
 
@@ -47,6 +49,7 @@ class ModelQueue:
     """
 
     __slots__ = (
+        "_accounts",
         "_limited",
         "_tenancy",
         "blocked",
@@ -63,8 +66,9 @@ class ModelQueue:
     def __init__(self, instances: InstanceGroup, policy: QueuePolicy, late: QueuePolicy, tenancy: Tenancy) -> None:
         """Starts empty, with empty policies. `tenancy`: the limits of tenants."""
         self.instances = instances
-        self.policy = policy
-        self.late = late
+        self._accounts = TenantAccounts()
+        self.policy = sharing(policy, self._accounts)
+        self.late = sharing(late, self._accounts)
         self.members: OrderedDict[str, QueuedRequest] = OrderedDict()
         self.work = QueuedWork()
         self.given_up = GivenUp()
@@ -73,7 +77,7 @@ class ModelQueue:
         self.down = 0
         self._tenancy = tenancy
         self._limited = False
-        self.limit_tenants(0.0)
+        self.limit_tenants()
 
     def offers(self) -> bool:
         """Whether any of its instances has a free slot; if not, counts why."""
@@ -112,14 +116,23 @@ class ModelQueue:
         behind = self.late.rank(request_id) if waiting.place == "late" else None
         return None if behind is None else len(self.policy) + behind
 
-    def limit_tenants(self, now_s: float) -> None:
-        """Places all requests by the active limits of their tenants, behind a limiter from the first limit on."""
+    def owes_late(self) -> bool:
+        """Whether the tenant that goes next by its share has only overdue requests waiting, while others have some in time."""
+        if not len(self.late):
+            return False
+        ready, late = tenant_queues(self.policy), tenant_queues(self.late)
+        return ready is not None and late is not None and late.lowest_tag() < ready.lowest_tag() < math.inf
+
+    def limit_tenants(self) -> None:
+        """Puts a limiter around the queues from the first limit on a tenant's slots on."""
         if self._tenancy.bounded and not self._limited:
             self._limited = True
             self.policy, self.late = TenantShareLimiter(self.policy, self._tenancy), TenantShareLimiter(self.late, self._tenancy)
-        for waiting in self.members.values():
-            if waiting.place != "expired":
-                (self.policy if waiting.place == "ready" else self.late).on_limits(waiting.entry, now_s)
+
+    def finished(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
+        """Corrects the accounts for a request that has ended with `output_tokens` output tokens, whichever queue it came from."""
+        self.policy.on_finished(entry, output_tokens, now_s)
+        self.late.on_finished(entry, output_tokens, now_s)
 
     def filled(self, policy: QueuePolicy, now_s: float) -> QueuePolicy:
         """Fills an empty policy with the requests that wait in order, oldest first, and returns it, behind a limiter if there is one.
@@ -127,9 +140,22 @@ class ModelQueue:
         Raises:
             SchedulingError: It holds fewer or more requests than wait in order: the policy loses some.
         """
-        made = TenantShareLimiter(policy, self._tenancy) if self._limited else policy
+        shared = sharing(policy, self._accounts)
+        made = TenantShareLimiter(shared, self._tenancy) if self._limited else shared
         ready = sorted((waiting.entry for waiting in self.members.values() if waiting.place == "ready"), key=attrgetter("seq"))
         made.load(ready, now_s)
         if len(made) != len(ready):
+            self.drop(made)
             raise SchedulingError(f"policy {policy.name!r} holds {len(made)} requests where {len(ready)} wait; the former one stays active")
         return made
+
+    def adopt(self, made: QueuePolicy) -> None:
+        """Makes a policy from `filled` the active one."""
+        self.drop(self.policy)
+        self.policy = made
+
+    def drop(self, made: QueuePolicy) -> None:
+        """Gives up a policy with all that it holds: another one holds the same requests."""
+        queues = tenant_queues(made)
+        if queues is not None:
+            queues.leave()

@@ -5,10 +5,12 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
+from hmas.controller.core.errors import SchedulingError
 from hmas.controller.scheduling.admission.quotas import Tenancy
 from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.instance_group import InstanceGroup
 from hmas.controller.scheduling.policies.registry import BYPASS_POLICY, check_parameters, make_policy
+from hmas.controller.scheduling.policy_base.queue_entry import QueuePolicy
 from hmas.controller.scheduling.queue.model_queue import ModelQueue, QueuedRequest
 
 
@@ -70,16 +72,23 @@ class ModelQueues:
         complete = check_parameters(name, parameters)
         if (name, complete) == (self.policy_name, self.parameters):
             return False
-        filled = [group.filled(make_policy(name, complete), now_s) for group in self.groups]
+        filled: list[QueuePolicy] = []
+        try:
+            for group in self.groups:
+                filled.append(group.filled(make_policy(name, complete), now_s))  # noqa: PERF401 - those that are filled are dropped on an error
+        except SchedulingError:
+            for group, policy in zip(self.groups, filled, strict=False):
+                group.drop(policy)
+            raise
         for group, policy in zip(self.groups, filled, strict=True):
-            group.policy = policy
+            group.adopt(policy)
         self.policy_name, self.parameters = name, complete
         return True
 
-    def limit_tenants(self, now_s: float) -> None:
-        """Places waiting requests anew after the slots of a tenant became limited, or unlimited."""
+    def limit_tenants(self) -> None:
+        """Applies limits on tenants' slots from the first one on."""
         for group in self.groups:
-            group.limit_tenants(now_s)
+            group.limit_tenants()
 
     def regroup(self, now_s: float) -> list[QueuedRequest]:
         """Forms the groups again after instances have changed the models they serve. Returns the requests that changed their group.

@@ -224,7 +224,9 @@ class WaitQueue:
         for group in self.queues.groups:
             while len(taken) < limit and (entry := group.late.pop(now_s) or group.late.pop_limited(now_s, capped=True)) is not None:
                 group.given_up.ended(dropped=True)
-                self.remove(entry.request.id, popped=True)
+                # A request that is dropped was not served, so its tenant is not charged.
+                group.late.undo_pop(entry, now_s)
+                self.remove(entry.request.id)
                 taken.append(entry)
         taken.sort(key=lambda entry: entry.seq)
         return taken

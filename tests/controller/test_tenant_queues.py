@@ -1,0 +1,253 @@
+"""Tenants share service by weight under every policy, and one tenant alone is ordered as the policy orders it."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
+from hmas.controller.routing.registry import make_router
+from hmas.controller.scheduling.policies.fcfs import Fcfs
+from hmas.controller.scheduling.policies.registry import POLICIES, make_policy
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+from hmas.controller.scheduling.queue import tenant_accounts, tenant_queues
+from hmas.controller.scheduling.queue.tenant_accounts import TenantAccounts
+from hmas.controller.scheduling.queue.tenant_queues import TenantQueues
+from hmas.controller.scheduling.queue.tenant_share import sharing
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
+
+SLOTS = 8
+
+
+def believed(output: float = 100.0, ttft_ms: float = 600_000.0) -> Estimates:
+    return Estimates(slo=Slo(ttft_ms=ttft_ms, tpot_ms=100.0), output_tokens=output, output_tokens_upper=2 * output, ttft_ms=50, tpot_ms=10)
+
+
+def request(number: int, tenant: str, *, prompt: int = 100, at_s: float = 0.0, session: str = "", priority: int = 0) -> Request:
+    return Request(
+        id=f"{tenant}{number:06d}",
+        tenant=tenant,
+        model="m",
+        arrival_s=at_s,
+        prompt_tokens=prompt,
+        session=session,
+        priority=priority,
+    )
+
+
+def entry(number: int, tenant: str, *, weight: float = 1.0, output: float = 100.0, seq: int | None = None, **more) -> QueueEntry:
+    return QueueEntry(
+        request=request(number, tenant, **more), estimates=believed(output), seq=number if seq is None else seq, weight=weight
+    )
+
+
+def build(policy: str, *, overdue: str = "demote", queue_limit: int = 20_000) -> Scheduler:
+    made = Scheduler(
+        settings=SchedulerSettings(overdue=overdue, fence=False, queue_limit=queue_limit),
+        instances=[InstanceSpec(name="i", capacity_n_run=SLOTS)],
+        router=make_router("least-loaded"),
+        policy=policy,
+    )
+    made.set_controls("i", Controls(n_run=SLOTS))
+    return made
+
+
+def served(made: Scheduler, steps: int, output: int = 100) -> Counter[str]:
+    """Ends the oldest in flight and dispatches again, so many times: how many requests of each tenant were dispatched."""
+    found: Counter[str] = Counter()
+    for step in range(steps):
+        now_s = 0.05 * step
+        found.update(one.entry.request.tenant for one in made.dispatch(now_s))
+        made.end(made.running_ids()[0], OutcomeKind.COMPLETED, now_s, output)
+    return found
+
+
+@pytest.mark.parametrize("weight", [1.0, 4.0])
+@pytest.mark.parametrize("policy", list(POLICIES))
+def test_two_tenants_that_wait_are_served_by_weight_under_every_policy(policy: str, weight: float):
+    made = build(policy)
+    made.set_weight("b", weight)
+    for number in range(600):  # a was first with all of its requests, and has ten sessions for one of b
+        made.submit(request(number, "a", session=f"s{number % 10}"), believed(), 0.0)
+    for number in range(600):
+        made.submit(request(number, "b", session="s"), believed(), 0.0, weight)
+    share = served(made, 500)["b"] / 500
+    # lottery draws: three standard deviations of 500 draws.
+    assert share == pytest.approx(weight / (1 + weight), abs=0.07 if policy == "lottery" else 0.02)
+    made.check_conservation()
+
+
+@pytest.mark.parametrize("policy", ["robust-edf", "fcfs", "priority", "two-lane", "sjf"])
+def test_service_is_shared_in_time_at_the_true_lengths(policy: str):
+    made = build(policy)
+    # Both are believed to be alike; a's requests turn out four times as long.
+    for number in range(2000):
+        made.submit(request(number, "a", priority=-5), believed(), 0.0)
+        made.submit(request(number, "b"), believed(), 0.0)
+    service_ms: Counter[str] = Counter()
+    for step in range(1200):
+        made.dispatch(0.01 * step)
+        ended = made.running_ids()[0]
+        output = 700 if ended.startswith("a") else 100
+        made.end(ended, OutcomeKind.COMPLETED, 0.01 * step, output)
+        service_ms[ended[0]] += 50 + 10 * output
+    assert service_ms["b"] / service_ms.total() == pytest.approx(0.5, abs=0.03)
+
+
+def test_no_request_is_held_back_while_a_slot_is_free():
+    made = build("robust-edf")
+    for number in range(100):
+        made.submit(request(number, "a"), believed(), 0.0)
+    assert len(made.dispatch(0.0)) == SLOTS
+    served(made, 50)
+    made.dispatch(2.9)
+    # Another tenant comes after a pause: it is not owed what it did not use, and does not wait for what a got meanwhile.
+    made.submit(request(0, "b"), believed(), 3.0)
+    made.end(made.running_ids()[0], OutcomeKind.COMPLETED, 3.0, 100)
+    assert [one.entry.request.tenant for one in made.dispatch(3.0)] == ["b"]
+
+
+def test_the_share_holds_through_changes_of_policy_and_weight():
+    made = build("robust-edf")
+    for number in range(1500):
+        made.submit(request(number, "a"), believed(), 0.0)
+        made.submit(request(number, "b"), believed(), 0.0)
+    found: Counter[str] = Counter()
+    for policy in ("wfq", "fcfs", "two-lane", "vtc", "robust-edf", "cfs"):
+        made.set_policy(policy, 0.0)
+        found += served(made, 50)
+    assert found["b"] / found.total() == pytest.approx(0.5, abs=0.05)
+    made.set_weight("b", 4.0)
+    found = served(made, 300)
+    assert found["b"] / found.total() == pytest.approx(0.8, abs=0.03)
+
+
+def test_overdue_requests_are_shared_by_weight_too():
+    made = build("robust-edf")
+    made.set_weight("b", 3.0)
+    for number in range(400):
+        for tenant in "ab":
+            made.submit(request(number, tenant), believed(ttft_ms=10.0), 0.0)
+    while made.snapshot(5.0, "g").overdue < 800:
+        made.sweep(5.0)
+    found: Counter[str] = Counter()
+    for step in range(200):
+        found.update(one.entry.request.tenant for one in made.dispatch(5.0 + 0.01 * step))
+        made.end(made.running_ids()[0], OutcomeKind.COMPLETED, 5.0 + 0.01 * step, 100)
+    assert found["b"] / found.total() == pytest.approx(0.75, abs=0.03)
+
+
+class _Counting(Fcfs):
+    """Counts how often it is asked."""
+
+    calls = 0
+
+    def pop(self, now_s):
+        _Counting.calls += 1
+        return super().pop(now_s)
+
+    def push(self, entry, now_s):
+        _Counting.calls += 1
+        super().push(entry, now_s)
+
+
+def test_a_decision_costs_the_same_however_many_wait():
+    for waiting in (100, 10_000):
+        queues = TenantQueues(_Counting({}), TenantAccounts())
+        for number in range(waiting):
+            for tenant in "abc":
+                queues.push(entry(number, tenant), 0.0)
+        _Counting.calls = 0
+        moves = queues._turns.moves
+        for _ in range(100):
+            assert queues.pop(0.0) is not None
+        assert _Counting.calls == 100
+        assert queues._turns.moves - moves <= 300
+        assert len(queues) == 3 * waiting - 100
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["push", "push", "push", "pop", "undo", "discard", "rekey", "overdue", "finish", "load"]), st.integers(0, 400)
+    ),
+    max_size=80,
+)
+
+
+@pytest.mark.parametrize("policy", list(POLICIES))
+@settings(max_examples=25, deadline=None)
+@given(script=steps)
+def test_one_tenant_alone_is_ordered_as_the_policy_orders_it(policy: str, script):
+    plain, shared = make_policy(policy), sharing(make_policy(policy), TenantAccounts())
+    waiting: dict[str, QueueEntry] = {}
+    out: list[QueueEntry] = []
+    for number, (step, pick) in enumerate(script):
+        now_s = 0.1 * number
+        if step == "push":
+            one = entry(number, "a", output=float(1 + pick), prompt=1 + pick, session=f"s{pick % 3}", priority=pick % 3, at_s=now_s)
+            waiting[one.request.id] = one
+            for queue in (plain, shared):
+                queue.push(one, now_s)
+        elif step == "pop":
+            mine, theirs = plain.pop(now_s), shared.pop(now_s)
+            assert mine is theirs
+            if mine is not None:
+                del waiting[mine.request.id]
+                out.append(mine)
+        elif step == "undo" and out:
+            one = out.pop()
+            waiting[one.request.id] = one
+            for queue in (plain, shared):
+                queue.undo_pop(one, now_s)
+        elif step == "discard" and waiting:
+            name = sorted(waiting)[pick % len(waiting)]
+            assert plain.discard(name) is shared.discard(name) is waiting.pop(name)
+        elif step in {"rekey", "overdue"} and waiting:
+            one = waiting[sorted(waiting)[pick % len(waiting)]]
+            one.estimates = believed(float(1 + pick), ttft_ms=100.0 + pick)
+            for queue in (plain, shared):
+                (queue.rekey if step == "rekey" else queue.on_overdue)(one, now_s)
+        elif step == "finish" and out:
+            one = out.pop(0)
+            for queue in (plain, shared):
+                queue.on_finished(one, pick, now_s)
+        elif step == "load":
+            plain, shared = make_policy(policy), sharing(make_policy(policy), TenantAccounts())
+            for queue in (plain, shared):
+                queue.load(sorted(waiting.values(), key=lambda one: one.seq), now_s)
+        assert len(plain) == len(shared) == len(waiting)
+        assert plain.cost_threshold == shared.cost_threshold
+        for name in sorted(waiting)[:3]:
+            assert plain.rank(name) == shared.rank(name)
+    assert [plain.pop(100.0) for _ in range(len(waiting) + 1)] == [shared.pop(100.0) for _ in range(len(waiting) + 1)]
+
+
+def test_what_is_taken_back_is_not_charged():
+    queues = TenantQueues(make_policy("fcfs"), TenantAccounts())
+    for number in range(10):
+        queues.push(entry(2 * number, "a"), 0.0)
+        queues.push(entry(2 * number + 1, "b"), 0.0)
+    passed = [queues.pop(0.0) for _ in range(5)]
+    for one in reversed(passed):
+        queues.undo_pop(one, 0.0)
+    assert sorted(queues.pop(0.0).seq for _ in range(4)) == [0, 1, 2, 3]
+
+
+def test_the_accounts_are_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tenant_queues, "TENANTS_KEPT", 50)
+    monkeypatch.setattr(tenant_accounts, "TENANTS_KEPT", 50)
+    queues = TenantQueues(make_policy("robust-edf"), TenantAccounts())
+    for number in range(500):
+        queues.push(entry(number, f"t{number}"), 0.0)
+        assert queues.pop(0.0).request.tenant == f"t{number}"
+    assert len(queues._tenants) <= 50
+    for number in range(100):
+        queues.push(entry(number, f"w{number}"), 0.0)
+    # Tenants that wait are not forgotten.
+    assert len({queues.pop(0.0).request.tenant for _ in range(100)}) == 100
+
+
+def test_policies_that_share_by_weight_themselves_are_left_to_it():
+    assert {name for name in POLICIES if sharing(make_policy(name), TenantAccounts()).name == name} == {"wfq", "vtc", "stride", "lottery"}
