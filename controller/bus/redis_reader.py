@@ -5,7 +5,7 @@ failure the reader starts over: it checks its groups (or its position) again.
 """
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Protocol
 
 from redis.asyncio import Redis as RedisClient
@@ -30,7 +30,7 @@ class Reader(Protocol):
         """Does one exchange; returns [] if the blocking time ran out."""
 
 
-async def batches(link: Link, reader: Reader, *, block_ms: int) -> AsyncIterator[list[Delivery]]:
+async def batches(link: Link, reader: Reader, *, block_ms: int) -> AsyncGenerator[list[Delivery], None]:
     """Steps a reader until the bus is closed, through any number of lost connections."""
     block_s = block_ms / 1000.0
     backoff = Backoff()

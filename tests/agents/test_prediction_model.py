@@ -2,6 +2,7 @@
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,7 +84,7 @@ def test_the_factor_is_bounded_whatever_comes(errors):
 
 
 def state(**changes) -> InstanceState:
-    fields = {"view": view(), "speed": Step(20.0, 0.5, 0.1), "queued": 0.0, "prefill_load": 0.1, "trend": 0.0}
+    fields: dict[str, Any] = {"view": view(), "speed": Step(20.0, 0.5, 0.1), "queued": 0.0, "prefill_load": 0.1, "trend": 0.0}
     return InstanceState(**(fields | changes))
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from shell_kit import shells
+from typing_kit import all_of_type
 
 from hmas.agents.runtime import shell as shell_module
 from hmas.agents.runtime.inbox import Inbox
@@ -49,7 +50,7 @@ class Thinker:
     follows: tuple[str, ...] = (TELEMETRY,)
     tick_s: float = 0.005
     max_age_s: Mapping[type[Message], float] = field(default_factory=dict)
-    thinking: Callable[[], None] = lambda: None
+    thinking: Callable[[], object] = lambda: None
     batches: list[int] = field(default_factory=list)
     threads: set[str] = field(default_factory=set)
     learnt: list[str] = field(default_factory=list)
@@ -99,7 +100,7 @@ async def answered(bus: MemoryBus, count: int) -> list[str]:
     async with asyncio.timeout(5):
         while len(found := await bus.latest(COSTS, 5000)) < count:  # noqa: ASYNC110 - the bus is polled: followers are not what is tested
             await asyncio.sleep(0.001)
-    return [message.request_id for message in found]
+    return [message.request_id for message in all_of_type(RequestCost, found)]
 
 
 def unacknowledged(bus: MemoryBus, group: str = "thinker") -> int:
@@ -149,7 +150,7 @@ async def test_a_coroutine_is_awaited_on_the_loop(running):
     bus.post(notice("a"))
     running(Asking(), bus)
     async with asyncio.timeout(5):
-        while not (asked := [event for event in await bus.latest(EVENTS, 10) if event.kind == "asked"]):  # noqa: ASYNC110 - as above
+        while not (asked := [event for event in all_of_type(Event, await bus.latest(EVENTS, 10)) if event.kind == "asked"]):  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.001)
     assert asked[0].subject == threading.main_thread().name
 
@@ -239,7 +240,11 @@ async def test_work_that_may_wait_runs_beside_in_a_nicer_thread_one_piece_at_a_t
                 self.under_way -= 1
                 return nice
 
-            return Deferred(compute, lambda nice, at_s: self.pieces.append(nice) or [ControlAction(sent_s=at_s, instance="a", n_run=1)])
+            def finish(nice: int, at_s: float) -> list[Message]:
+                self.pieces.append(nice)
+                return [ControlAction(sent_s=at_s, instance="a", n_run=1)]
+
+            return Deferred(compute, finish)
 
     agent, bus = Busy(), MemoryBus()
     run = running(agent, bus)

@@ -8,6 +8,7 @@ import pytest
 from control_kit import completion, instance, short_view
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_kit import known
 
 from hmas.agents.statera.agent import make_agent
 from hmas.agents.statera.gains import Gains, PlantFit, derive, margins
@@ -126,7 +127,7 @@ def test_what_cannot_be_identified_is_said():
 
 def test_a_rung_leaves_out_what_was_sent_at_once():
     timings = [Timing(0.0, 5.0, 6.0, 11), Timing(0.0, 5.0, 6.0, 11), Timing(6.0, 6.5, 7.5, 11), Timing(6.0, 6.5, 7.5, 11)]
-    rung = rung_of(2, timings)
+    rung = known(rung_of(2, timings))
     assert (rung.tpot_ms, rung.answers, rung.service_s) == (100.0, 2, 1.5)
     assert rung_of(2, timings[:2]) is None
 

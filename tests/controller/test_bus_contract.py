@@ -75,7 +75,8 @@ async def test_a_group_sees_everything_once_in_order_in_bounded_batches(bus):
         bus.post(event(number))
     await settled(bus, EVENTS, event(249))
     async with aclosing(bus.read([EVENTS], group="g", consumer="0", count=100)) as batches:
-        sizes, seen = [], []
+        sizes: list[int] = []
+        seen: list[int] = []
         async with asyncio.timeout(10):
             while len(seen) < 250:
                 batch = await anext(batches)

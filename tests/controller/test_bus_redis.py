@@ -9,6 +9,7 @@ import pytest
 from bus_kit import event
 
 from hmas.controller.bus import link, redis_bus, redis_reader, redis_sender
+from hmas.controller.bus.base import Delivery
 from hmas.controller.bus.embedded import EmbeddedServer
 from hmas.controller.bus.link import Backoff, Link
 from hmas.controller.bus.redis_bus import RedisBus
@@ -203,7 +204,7 @@ async def test_pending_entries_survive_the_server_when_it_is_durable(tmp_path):
         for number in range(4):
             bus.post(event(number))
         async with aclosing(bus.read([EVENTS], group="g", consumer="0", block_ms=50)) as batches:
-            got = []
+            got: list[Delivery] = []
             while len(got) < 4:
                 got += await next_full(batches)
             await bus.ack(got[:1], group="g")
@@ -222,7 +223,7 @@ async def test_entries_of_a_dead_consumer_are_claimed_after_a_while(bus, monkeyp
     for number in range(3):
         bus.post(event(number))
     async with aclosing(bus.read([EVENTS], group="g", consumer="dead", block_ms=20)) as batches:
-        got = []
+        got: list[Delivery] = []
         while len(got) < 3:
             got += await next_full(batches)
         await bus.ack(got[:1], group="g")
@@ -267,7 +268,7 @@ async def test_pending_entries_that_were_trimmed_away_do_not_come_back_for_ever(
     for number in range(3):
         bus.post(event(number))
     async with aclosing(bus.read([EVENTS], group="g", consumer="0", block_ms=50)) as batches:
-        got = []
+        got: list[Delivery] = []
         while len(got) < 3:
             got += await next_full(batches)
     await raw.xdel(EVENTS, got[0].entry_id, got[1].entry_id)

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 from aiohttp import web
-from gateway_kit import MODEL, Answer, Rig, Sim, chat, running
+from gateway_kit import FAST, MODEL, Answer, Rig, Sim, chat, running
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +16,7 @@ from hmas.controller.config.schema import EngineConfig
 from hmas.controller.core.types import OutcomeKind
 from hmas.controller.gateway.instances.circuit_breaker import FAILURES
 from hmas.controller.gateway.requests.engine_errors import Complaint, read_complaint
+from hmas.engines.sim.model import EngineModel
 
 BIAS = {"message": "token_id(s) [999999] in logit_bias", "type": "BadRequestError", "param": "logit_bias", "code": 400}
 ROLE = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}
@@ -115,7 +116,7 @@ class Idle(Sim):
     """Stands where the rig keeps embedded engines; there are none here."""
 
     def __init__(self) -> None:
-        super().__init__("none", None, web.AppRunner(web.Application()), 0)
+        super().__init__("none", EngineModel(FAST), web.AppRunner(web.Application()), 0)
 
 
 def stream_of(*documents: object) -> Callable[[dict[str, Any]], tuple[int, str, bytes]]:

@@ -1,5 +1,6 @@
 """Bounds and endings: a full queue, deadlines, clients that leave, the drain."""
 
+from gateway_kit import Answer
 import asyncio
 from pathlib import Path
 
@@ -16,14 +17,14 @@ ONE_AT_A_TIME = SchedulerConfig(policy="fcfs", n_run=1, tick_s=0.02, queue_limit
 LONG = 3500
 
 
-async def busy(rig: Rig) -> "asyncio.Task[object]":
+async def busy(rig: Rig) -> "asyncio.Task[Answer]":
     """Takes the only slot for seconds."""
     task = asyncio.create_task(rig.post(chat("long", tokens=LONG)))
     await eventually(lambda: rig.sims[0].model.running == 1)
     return task
 
 
-async def leave(*tasks: "asyncio.Task[object]") -> None:
+async def leave(*tasks: "asyncio.Task[Answer]") -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

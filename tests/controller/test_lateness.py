@@ -2,6 +2,7 @@
 
 import math
 import random
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -140,6 +141,10 @@ def test_an_instance_tells_its_lead():
 PROFILE = load_profile("a100-qwen3-8b")
 
 
+def always(estimates, _request, _now_s):
+    return estimates
+
+
 def crowd(*, rate, seconds, ttft_ms, tpot_ms, seed=7):
     """More than one A100 can serve, with targets that differ by a factor of five."""
     draw, at_s = random.Random(seed), 0.0
@@ -149,7 +154,7 @@ def crowd(*, rate, seconds, ttft_ms, tpot_ms, seed=7):
         )
         slo = Slo(ttft_ms=ttft_ms * draw.uniform(1.0, 5.0), tpot_ms=tpot_ms)
         believed = Estimates(slo=slo, output_tokens=300.0, output_tokens_upper=600.0, ttft_ms=100.0, tpot_ms=20.0)
-        yield Arrival(request=request, estimate=lambda _request, _now_s, it=believed: it, output_tokens=int(draw.uniform(100, 500)))
+        yield Arrival(request=request, estimate=partial(always, believed), output_tokens=int(draw.uniform(100, 500)))
 
 
 def run(*, arrivals, n_run=256, **settings):

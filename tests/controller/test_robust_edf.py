@@ -2,6 +2,7 @@
 
 import math
 import random
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -219,7 +220,7 @@ def test_one_call_moves_no_more_than_a_few():
 
 
 def test_lapses_move_entries_of_a_script_that_loses_nobody():
-    script = QueueScript(RobustEdf(RobustEdf.default_parameters | {"late_share": 0.001}), 5, probing=True)
+    script = QueueScript(RobustEdf({**RobustEdf.default_parameters, "late_share": 0.001}), 5, probing=True)
     script.run(2000)
     assert len(script.order) > 400
 
@@ -264,6 +265,10 @@ def test_a_snapshot_tells_the_threshold_of_the_queue_that_gives_up_most():
     assert scheduler.snapshot(3.0, "gate").cost_threshold == 0.0
 
 
+def always(estimates, _request, _now_s):
+    return estimates
+
+
 def crowd(*, rate, seconds, seed=7):
     """Requests whose length everybody knows, one in four ten times as long as the others."""
     draw, at_s = random.Random(seed), 0.0
@@ -274,7 +279,7 @@ def crowd(*, rate, seconds, seed=7):
         )
         slo = Slo(ttft_ms=2000.0 * draw.uniform(1.0, 5.0), tpot_ms=60.0)
         believed = Estimates(slo=slo, output_tokens=float(output), output_tokens_upper=2.0 * output, ttft_ms=100.0, tpot_ms=20.0)
-        yield Arrival(request=request, estimate=lambda _request, _now_s, it=believed: it, output_tokens=output)
+        yield Arrival(request=request, estimate=partial(always, believed), output_tokens=output)
 
 
 def good(policy, rate):

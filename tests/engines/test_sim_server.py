@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import struct
+from typing import Any
 
 import aiohttp
 import orjson
@@ -178,7 +179,8 @@ async def test_embeddings(sim):
     _status, packed = await sim.post("/v1/embeddings", {"input": "a", "encoding_format": "base64"})
     raw = base64.b64decode(packed["data"][0]["embedding"])
     assert list(struct.unpack(f"<{len(vectors[0])}f", raw)) == pytest.approx(vectors[0])
-    for bad in ({}, {"input": 7}, {"input": []}, {"input": ["a", 7]}, {"input": "a", "model": "other"}):
+    wrong: list[dict[str, Any]] = [{}, {"input": 7}, {"input": []}, {"input": ["a", 7]}, {"input": "a", "model": "other"}]
+    for bad in wrong:
         status, document = await sim.post("/v1/embeddings", bad)
         assert status in {400, 404}
         assert document["error"]["message"]

@@ -30,7 +30,7 @@ class Installation:
         self.url = self.admin = ""
         self._started = threading.Event()
         self._loop = asyncio.new_event_loop()
-        self._stop = None
+        self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run)
 
     def __enter__(self):
@@ -47,7 +47,6 @@ class Installation:
             runner.run(self._serve())
 
     async def _serve(self):
-        self._stop = asyncio.Event()
         engines, runners = [], []
         for name in ("gpu-0", "gpu-1"):
             runner, port = await start(create_app(EngineModel(load_profile("demo-small")), "m", name), port=0)
