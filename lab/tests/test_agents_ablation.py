@@ -18,6 +18,7 @@ from hmas_lab.agents.settings import WAYS, AblationSettings, read_beliefs, read_
 from hmas_lab.agents.simulate import SimulatedAblation
 from hmas_lab.agents.tables import simulated_tables, simulated_verdicts
 from hmas_lab.cli import main
+from typing_kit import known
 
 from hmas.agents.prediction.model import PredictionModel
 from hmas.controller.core.errors import ConfigError, TraceError
@@ -112,7 +113,7 @@ class Blind:
         self.learnt = []
 
     def perceive(self, notice, now_s):
-        return make_believer("rules", lambda _notice: None, 0.2)._perception.perceive(
+        return known(make_believer("rules", lambda _notice: None, 0.2)).perception.perceive(
             msgspec.structs.replace(notice, excerpt=TEXTS[LONG]), now_s
         )
 

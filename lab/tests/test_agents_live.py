@@ -85,7 +85,7 @@ def test_the_teller_answers_for_both_agents_and_learns(load):
     known = load.truths(1, **PIECE)
     teller = StubAgents(of_type(Believer, make_believer("oracle", lambda notice: known.get(notice.excerpt), 0.5)))
     snapshot = system_snapshot(instance_view("e", in_flight_tokens=50))
-    notice = load._asked(1, **PIECE)[0].notice
+    notice = load.asked(1, **PIECE)[0].notice
     answers = teller.handle([snapshot, notice], 1.1)
     (features,) = (one for one in answers if isinstance(one, RequestFeatures))
     (cost,) = (one for one in answers if isinstance(one, RequestCost))
@@ -134,7 +134,7 @@ async def test_beside_a_real_gateway_the_oracle_tells_the_truth(load, tmp_path):
     truths = tmp_path / "truths.json"
     known = load.truths(1, **PIECE)
     write_truths(truths, known)
-    notice = load._asked(1, **PIECE)[0].notice
+    notice = load.asked(1, **PIECE)[0].notice
     site = make_site(tmp_path / "site", load.tenants())
     clock = SystemClock()
     heard = []

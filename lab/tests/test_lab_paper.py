@@ -124,7 +124,7 @@ def test_rows_of_other_sources_count_only_where_that_is_asked_for(whole, tmp_pat
     )
     for old, again in cases:
         kept = kept_rows(copied, old=old, again=again)
-        counted[old, again] = len(kept._rows)
+        counted[old, again] = len(kept)
     steered = sum(json.loads(line)[1]["steered"] for line in path.read_text().splitlines())
     everything = len(path.read_text().splitlines())
     assert counted["none", ()] == 0

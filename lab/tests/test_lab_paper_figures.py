@@ -1,6 +1,5 @@
 """Figures of the paper's evaluation on made-up requests: sums that must come out, and the two borrowed admissions."""
 
-from hmas.controller.core.placement import InstanceState
 import random
 from typing import cast
 
@@ -16,6 +15,7 @@ from hmas_lab.paper.tables import goals_table, ratio_words
 from typing_kit import known
 
 from hmas.controller.core.objectives import service_gain
+from hmas.controller.core.placement import InstanceState
 from hmas.controller.core.types import Estimates, OutcomeKind, Request, Slo, TaskType
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.results import Ended
@@ -284,11 +284,11 @@ def test_the_conservative_share_decays_with_the_steps_and_rises_with_a_preemptio
     gate = ConservativeGate(FLEET)
     gate.choose(entry("1", 10, 1000), [room(NAME)])
     look(gate, 0.0, Engine([("1", 301)]))
-    assert gate._ratio[NAME] == pytest.approx(RATIO_START - 301 * (RATIO_START - RATIO_LEAST) / 600)
+    assert gate.ratio[NAME] == pytest.approx(RATIO_START - 301 * (RATIO_START - RATIO_LEAST) / 600)
     look(gate, 1.0, Engine([("1", 901)]))
-    assert gate._ratio[NAME] == pytest.approx(RATIO_LEAST)
+    assert gate.ratio[NAME] == pytest.approx(RATIO_LEAST)
     look(gate, 2.0, Engine([("1", 901)], preemptions=1))
-    assert gate._ratio[NAME] == pytest.approx(921 / 1001)
+    assert gate.ratio[NAME] == pytest.approx(921 / 1001)
 
 
 def test_the_past_future_peak_is_the_most_that_is_held_when_one_ends():

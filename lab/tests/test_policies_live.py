@@ -1,6 +1,5 @@
 """The live comparison's method, with the engine model in virtual time in the engine's place."""
 
-from typing_kit import of_type
 import json
 from collections import Counter
 
@@ -13,6 +12,7 @@ from hmas_lab.policies.live_figures import summary
 from hmas_lab.policies.settings import BASELINE, LATE, TWIN, live_settings
 from hmas_lab.policies.tables import live_table, live_verdict
 from onvllm_kit import SMALL, TRACE, Engine, document_of, small
+from typing_kit import of_type
 
 from hmas.demo.site import DemoBroken
 from hmas.loadgen.dataset import load_mixture

@@ -278,9 +278,9 @@ def test_what_is_remembered_is_bounded(base):
     for number in range(2000):
         model.learn(ask(model, f"prompt {number}", tenant=f"t{number}", model=f"m{number}", session=f"s{number}"), 50)
     assert model.groups <= 500
-    assert len(model._calibration) <= 4096
-    assert len(model._longest) <= 4096
-    assert len(model._models) <= lengths.MODELS
+    assert len(model.calibration) <= 4096
+    assert len(model.longest) <= 4096
+    assert len(model.models) <= lengths.MODELS
 
 
 @pytest.mark.parametrize("output", [0, -3])

@@ -1,6 +1,5 @@
 """Meta: rules, dwell, rollback, bypass, operators; and that nothing can lead it out of the pool."""
 
-from hmas.controller.core.messages import MetaDecision
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from typing_kit import of_type
 
 from hmas.agents.meta.limits import Limits
 from hmas.agents.meta.model import MetaModel
-from hmas.controller.core.messages import LatencySummary
+from hmas.controller.core.messages import LatencySummary, MetaDecision
 from hmas.controller.scheduling.policies.registry import POLICIES
 
 UNEVEN = {"by_tenant": {"a": 0.5, "b": 0.5}, "fairness": 0.4, "violation_rate": 0.5}

@@ -256,7 +256,7 @@ def test_a_dead_endpoint_is_left_alone_longer_each_time_and_found_again():
     assert gaps[FAILURES - 1] == REST_S
     assert len(asked_s) < 10
     with chat_server(says(answer("sjf"))) as chat:
-        asker._ask = ChatEndpoint(chat.url).ask
+        asker.ask = ChatEndpoint(chat.url).ask
         assert decided(asker, situation(3600.0 + 900.0)).source == "llm"
         assert decided(asker, situation(3600.0 + 910.0)).source == "llm"
 
@@ -326,4 +326,4 @@ def test_the_prompt_is_bounded_and_takes_odd_figures():
     odd = long_view(1000.0, violation_rate=float("nan"), total_cv=float("inf"), by_tenant={f"t{n}": 0.001 for n in range(1000)})
     said = asker.propose(situation(view=odd, since_s=float("-inf")))
     assert isinstance(said, Pending)
-    assert len(asker._body(situation(view=odd))) < 16_000
+    assert len(asker.body(situation(view=odd))) < 16_000

@@ -54,8 +54,9 @@ def test_readings_are_bounded_and_nonsense_is_none():
     cost_thresholds = CostThresholds()
     for tenth in range(20 * KEPT):
         cost_thresholds.observe(snapshot(0.1 * tenth, 5.0))
-    assert len(cost_thresholds._true) <= KEPT
     last_s = 2.0 * KEPT
+    assert cost_thresholds.at(last_s - KEPT - 2.0 * NEAR_S) == 0.0, "forgotten"
+    assert cost_thresholds.at(last_s - KEPT + 2.0 * NEAR_S) == 5.0
     for value in (-1.0, float("nan"), float("inf"), 1e12):
         cost_thresholds.observe(snapshot(last_s + 60.0, value))
     assert cost_thresholds.at(last_s + 60.0) == 0.0

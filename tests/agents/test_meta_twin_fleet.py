@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import nnls
+from scipy.optimize import nnls  # type: ignore[import-untyped]  # it ships no types
 from twin_kit import FCFS, asked, completion, engine, looked, plant, served_fleet, told, world
 from typing_kit import known
 

@@ -1,6 +1,5 @@
 """The perception agent: which model it works with, what it does when one breaks, and how another takes over while it works."""
 
-from hmas.controller.core.messages import RequestFeatures
 import asyncio
 import json
 from importlib import import_module

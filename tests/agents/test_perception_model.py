@@ -166,4 +166,5 @@ def test_what_is_remembered_is_bounded(monkeypatch):
     for number in range(50):
         perception.perceive(notice(f"r{number}"), 100.0)
         perception.learn(completion(f"x{number}", 5))
-    assert len(perception._said) == len(perception._learnt) == 10
+    assert [number for number in range(50) if perception.settle(completion(f"r{number}", 5)) is not None] == list(range(40, 50))
+    assert perception.settle(completion("r49", 5)) is None, "learnt from once"

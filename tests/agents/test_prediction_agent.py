@@ -233,8 +233,8 @@ def test_a_few_rows_stay_on_the_loop_once_it_is_known_that_they_take_but_a_momen
         answers(agent, [features(f"r{number}")], 100.0)
     assert isinstance(agent.handle([features("last")], 100.0), list)
     crowd = [features(f"c{number}") for number in range(100)]
-    agent._pace = Pace()
-    agent._pace.took(len(crowd), 2.0 * BRIEF_MS)
+    agent.pace = Pace()
+    agent.pace.took(len(crowd), 2.0 * BRIEF_MS)
     assert isinstance(agent.handle(crowd, 100.0), Deferred)
 
 

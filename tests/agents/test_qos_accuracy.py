@@ -1,6 +1,5 @@
 """qos: views beside the same figures worked out one by one; the order of arrival and the batches that things come in play no part."""
 
-from hmas.controller.core.messages import SystemSnapshot
 import math
 from collections import Counter
 from itertools import pairwise
@@ -17,9 +16,9 @@ from hmas.agents.qos.agent import QosAgent
 from hmas.agents.qos.long_view import LABELS_MAX
 from hmas.agents.qos.model import BACKLOG_MAX, IDS_MAX, QosModel
 from hmas.agents.qos.sketch import ALPHA, KEPT
-from hmas.agents.qos.tallies import ARRIVALS_MAX, LONG_PANES, SHORT_PANES, Tallies
+from hmas.agents.qos.tallies import ARRIVALS_MAX, LONG_PANES, SHORT_PANES
 from hmas.controller.bus.codec import decode, encode
-from hmas.controller.core.messages import Completion, LongView, ShortView
+from hmas.controller.core.messages import Completion, LongView, ShortView, SystemSnapshot
 from hmas.controller.core.statistics.quantiles import percentile
 from hmas.controller.core.types import OutcomeKind, TaskType
 from hmas.engines.base import EngineSnapshot
@@ -206,12 +205,12 @@ def test_names_without_end_keep_their_bounds():
     assert long.tenant_error <= 2 / (KEPT + 1)
     assert 0.1 - long.tenant_error - 1e-9 <= long.by_tenant["heavy"] <= 0.1 + 1e-9
     assert len(msgspec.json.encode(long)) < 8_000
-    tallies: Tallies = model._tallies
-    assert len(tallies._tenants) <= LONG_PANES + 1
-    assert all(len(part.held()) <= 2 * KEPT for part in tallies._tenants.values())
-    assert len(tallies._arrivals_s) <= 2 * ARRIVALS_MAX
-    assert len(model._seen) <= IDS_MAX
-    assert len(model._backlog) <= BACKLOG_MAX
+    tallies = model.tallies
+    assert len(tallies.by_pane) <= LONG_PANES + 1
+    assert all(len(part.held()) <= 2 * KEPT for part in tallies.by_pane.values())
+    assert len(tallies.arrivals_s) <= 2 * ARRIVALS_MAX
+    assert len(model.seen) <= IDS_MAX
+    assert len(model.backlog) <= BACKLOG_MAX
 
 
 @given(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from control_kit import completion, snapshot
-from scipy.special import ndtri, stdtr
+from scipy.special import ndtri, stdtr  # type: ignore[import-untyped]  # it ships no types
 from typing_kit import known
 
 from hmas.agents.qos.changes import CLIP, LIMIT, SLACK, Block, Cusum, MixScorer, Reference, Watch, standard_normal

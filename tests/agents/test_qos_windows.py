@@ -1,7 +1,5 @@
 """qos: windows, counters and flows under late, repeated and missing telemetry."""
 
-from hmas.controller.core.messages import SystemSnapshot
-from hmas.controller.core.messages import Completion
 from typing import Any
 
 import pytest
@@ -14,7 +12,7 @@ from hmas.agents.qos.model import RECENT_MAX, QosModel
 from hmas.agents.qos.outcomes import Shares, fairness, is_judged, missed_in_queue, missed_ttft, shares
 from hmas.agents.qos.tallies import Tallies, tally
 from hmas.agents.qos.windows import TimeWindow, slope, variation
-from hmas.controller.core.messages import LongView, ShortView
+from hmas.controller.core.messages import Completion, LongView, ShortView, SystemSnapshot
 from hmas.controller.core.types import OutcomeKind
 from hmas.engines.base import EngineSnapshot
 

@@ -104,7 +104,7 @@ async def answered(bus: MemoryBus, count: int) -> list[str]:
 
 
 def unacknowledged(bus: MemoryBus, group: str = "thinker") -> int:
-    return len(bus._streams[REQUESTS].groups[group].pending)
+    return bus.unacknowledged(REQUESTS, group)
 
 
 async def test_what_gathers_while_a_batch_is_worked_on_is_the_next_batch_and_ticks_go_on(running):
@@ -116,7 +116,7 @@ async def test_what_gathers_while_a_batch_is_worked_on_is_the_next_batch_and_tic
     ticks = agent.ticks
     for number in range(30):
         bus.post(notice(str(number)))
-    await until(lambda: len(run.shell._inbox) == 30 and agent.ticks > ticks + 3)
+    await until(lambda: len(run.shell.inbox) == 30 and agent.ticks > ticks + 3)
     assert await bus.latest(COSTS, 10) == []
     assert unacknowledged(bus) == 31, "nothing is acknowledged before its answer is posted"
     gate.set()
@@ -178,9 +178,9 @@ async def test_a_stop_waits_for_the_batch_under_way_and_leaves_the_rest_unacknow
     bus.post(notice("under way"))
     await until(lambda: bool(agent.threads))
     bus.post(notice("behind"))
-    await until(lambda: len(run.shell._inbox) == 1)
+    await until(lambda: len(run.shell.inbox) == 1)
     run.stop.set()
-    await until(lambda: run.shell._ending)
+    await until(lambda: run.shell.ending)
     gate.set()
     async with asyncio.timeout(5):
         await run.task

@@ -89,10 +89,10 @@ def test_without_the_guard_gains_follow_the_delay_as_seen_and_tuned_ones_stay():
             for place, one in enumerate(fleet)
         ]
         model.observe(short_view(now_s, instances=fleet, recent=ended), now_s)
-    assert model._stations["alone"].loop.gains == Gains().held_to(0.8 + 0.1 + 0.05 + 0.25 + 5.0)
-    assert model._stations["alone"].loop.gains.fall_per_s < 0.1
-    assert model._stations["guarded"].loop.gains == Gains()
-    assert model._stations["tuned"].loop.gains == tuned
+    assert model.instances["alone"].loop.gains == Gains().held_to(0.8 + 0.1 + 0.05 + 0.25 + 5.0)
+    assert model.instances["alone"].loop.gains.fall_per_s < 0.1
+    assert model.instances["guarded"].loop.gains == Gains()
+    assert model.instances["tuned"].loop.gains == tuned
 
 
 def rungs(base_ms, slope_ms, ladder=(1, 4, 16, 64), noise=0.0):
@@ -144,8 +144,8 @@ def test_the_file_goes_round_and_reaches_the_loop(tmp_path):
     config = Config(agents=Config().agents.__class__(statera_tuning=str(path)))
     model = make_agent(config).model
     model.observe(short_view(0.0, instances=[instance(), instance(name="other")]), 0.0)
-    assert model._stations["i0"].loop.gains == tuned.gains["i0"]
-    assert model._stations["other"].loop.gains == Gains()
+    assert model.instances["i0"].loop.gains == tuned.gains["i0"]
+    assert model.instances["other"].loop.gains == Gains()
     assert main(["tune", "statera", "demo-small", "--ladder", "1,4,8", "--out", str(path)]) == 0
     assert set(read_tuning(path).gains) == {"i0", EVERY}
 

@@ -122,7 +122,7 @@ def twin_of(window, **more) -> tuple[Twin, float]:
     settings: dict[str, Any] = {"admission": PLAIN, "window_s": 120.0, "budget_s": 20.0}
     twin = Twin(FleetModel({"a": load_profile("demo-small")}), TwinSettings(**(settings | more)))
     for one in window:
-        twin.traffic._keep(one)
+        twin.traffic.keep(one)
     now_s = window[-1].request.arrival_s
     still = [one for one in window if not one.has_ended]
     overdue = sum(one.dispatched_s > now_s and one.request.arrival_s + one.believed.slo.ttft_ms / 1000.0 <= now_s for one in still)

@@ -4,9 +4,11 @@ import asyncio
 import os
 import signal
 from contextlib import aclosing
+from typing import cast
 
 import pytest
 from bus_kit import event
+from redis.asyncio import Redis
 
 from hmas.controller.bus import link, redis_bus, redis_reader, redis_sender
 from hmas.controller.bus.base import Delivery
@@ -243,7 +245,7 @@ async def test_both_shapes_of_a_claim_are_understood(deleted):
 
     payload = b'{"v":1,"m":{"type":"event","sent_s":1,"source":"s","kind":"k","subject":"5"}}'
     reader = redis_reader.GroupReader(Link("unix:///none"), [EVENTS], group="g", consumer="c", count=10, block_ms=10)
-    assert numbers(await reader._claim(Server())) == [5]
+    assert numbers(await reader.claim(cast("Redis", Server()))) == [5]
 
 
 async def test_garbage_is_counted_acknowledged_and_passed_over(bus, raw):

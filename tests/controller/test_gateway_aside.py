@@ -1,6 +1,5 @@
 """Agents that are worse than the gateway's defaults: set aside with an event, scored all the same, used again once they are better."""
 
-from hmas.controller.core.messages import RequestNotice
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -15,7 +14,7 @@ from typing_kit import known, of_type
 from hmas.cli.doctor import check_agents
 from hmas.cli.explain import page as trace_page
 from hmas.cli.status import page
-from hmas.controller.core.messages import REQUESTS, ControlAction, LengthBound, Message, MetaDecision, RequestCost
+from hmas.controller.core.messages import REQUESTS, ControlAction, LengthBound, Message, MetaDecision, RequestCost, RequestNotice
 from hmas.controller.gateway.requests.active_request import ActiveRequest
 
 TOKENS = 60

@@ -1,6 +1,5 @@
 """Clients that nobody here wrote: the `openai` package and `curl`."""
 
-from typing_kit import known
 import asyncio
 import shutil
 from pathlib import Path
@@ -10,6 +9,7 @@ import openai
 import orjson
 import pytest
 from gateway_kit import MODEL, TWO_TENANTS, Rig, chat, gateway_config, running
+from typing_kit import known
 
 GUARDED: dict[str, Any] = {"tenants": TWO_TENANTS, "gateway": gateway_config(no_auth=False)}
 TOOLS: Any = [{"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {}}}}]

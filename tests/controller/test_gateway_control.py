@@ -1,6 +1,5 @@
 """Agents and operators steer a gateway that serves: what they say takes effect, is told, and is taken back."""
 
-from hmas.controller.core.messages import Event
 import asyncio
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from hmas.controller.core.messages import (
     EVENTS,
     OVERRIDES,
     ControlAction,
+    Event,
     LengthBound,
     MetaDecision,
     OverrideNotice,
@@ -23,6 +23,7 @@ from hmas.controller.core.messages import (
     RequestFeatures,
 )
 from hmas.controller.core.types import TaskType
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 
 SLOW_TICKS = SchedulerConfig(policy="fcfs", n_run=1, tick_s=0.02)
 

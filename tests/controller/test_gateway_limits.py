@@ -1,6 +1,5 @@
 """Bounds and endings: a full queue, deadlines, clients that leave, the drain."""
 
-from gateway_kit import Answer
 import asyncio
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import aiohttp
 import msgspec
 import orjson
 import pytest
-from gateway_kit import Rig, chat, eventually, gateway_config, running, start_sim
+from gateway_kit import Answer, Rig, chat, eventually, gateway_config, running, start_sim
 
 from hmas.controller.config.schema import EngineConfig, SchedulerConfig
 from hmas.controller.core.types import OutcomeKind

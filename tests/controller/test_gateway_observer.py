@@ -1,7 +1,7 @@
 """The observer gets every event of a request in order; exporters of installed packages, whose errors disturb nothing."""
 
-import importlib
 import asyncio
+import importlib
 import json
 import os
 import tomllib

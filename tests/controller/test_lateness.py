@@ -24,7 +24,7 @@ def test_whatever_comes_the_wanted_share_of_values_passes_the_lead(values, quant
     lead.shown(values[0])
     for value in values[1:]:
         # What it stood at before the value came, from the second value on; below LEAST it keeps that to itself.
-        passed += math.log(max(10.0, value)) > lead._log_ms
+        passed += math.log(max(10.0, value)) > lead.log_ms
         lead.shown(value)
     logs = [math.log(max(10.0, value)) for value in values]
     asked = len(values) - 1
@@ -95,7 +95,7 @@ def warmed(*, took_ms, **more):
 def show(made, beyond_ms):
     """First tokens come so late for a while."""
     for _ in range(60):
-        made._instances["a"].lead.shown(beyond_ms)
+        made.instances["a"].lead.shown(beyond_ms)
 
 
 def goes_first(made, *, ttft_ms, after_ms):

@@ -83,10 +83,10 @@ def made(seq, tenant="a", prompt=10, priority=0, weight=1.0):
 def test_a_pop_of_a_large_queue_costs_a_constant_number_of_moves():
     policy = Edf({"key": 0.0})
     policy.load([made(i) for i in range(10_000)], 0.0)
-    before = policy._heap.moves
+    before = policy.moves
     for _ in range(100):
         policy.pop(0.0)
-    assert policy._heap.moves - before == 100
+    assert policy.moves - before == 100
 
 
 def test_priority_is_an_offset_that_waiting_makes_up_for():
@@ -124,9 +124,9 @@ def test_wfq_orders_within_a_tenant_by_priority_and_forgets_idle_tenants():
     for i in range(20_000):
         policy.push(made(10 + i, tenant=f"t{i}"), 0.0)
         policy.pop(0.0)
-    assert len(policy._idle) == 4096
-    assert len(policy._busy) == 2
-    assert len(policy._charges) == 16_384
+    assert len(policy.idle) == 4096
+    assert len(policy.busy) == 2
+    assert len(policy.charges) == 16_384
 
 
 @pytest.mark.parametrize("cost", [0.0, 1.0])

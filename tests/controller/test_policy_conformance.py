@@ -11,6 +11,7 @@ from reference_policies import REFERENCES
 from hmas.controller.scheduling.policies.fcfs import Fcfs
 from hmas.controller.scheduling.policies.registry import BUILT_IN, POLICIES, make_policy
 from hmas.controller.scheduling.policies.wfq import Wfq
+from hmas.controller.scheduling.policy_base.queue_entry import QueuePolicy
 from hmas.testing import CHECKS, NonConformance, assert_conforms
 from hmas.testing.conformance import QUEUED, Subject
 from hmas.testing.queue_script import QueueScript

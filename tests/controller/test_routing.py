@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from typing_kit import known
 
 from hmas.controller.core.errors import PolicyError
+from hmas.controller.core.placement import Router
 from hmas.controller.core.types import Estimates, Request, Slo
 from hmas.controller.routing.registry import ROUTERS, make_router
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry

@@ -8,6 +8,7 @@ from typing import Any
 import aiohttp
 import orjson
 import pytest
+from typing_kit import known
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
@@ -361,7 +362,7 @@ async def test_a_connection_serves_several_requests(sim):
     for tokens in (1, 3, 2):
         events = await sim.events(CHAT, chat(sim={"output_tokens": tokens}))
         assert len(events) == tokens + 2
-    assert len(sim.session.connector._conns) == 1
+    assert len(known(sim.runner.server).connections) == 1
 
 
 async def test_shutdown_lets_running_answers_end_and_refuses_new_ones(start_sim):

@@ -158,7 +158,7 @@ def test_policy_check_puts_a_class_through_the_suite(hmas, tmp_path, monkeypatch
         "        return -float(entry.seq)\n"
     )
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(pool._pool, "last", raising=False)  # and again when the test is over
+    monkeypatch.delitem(pool.REGISTERED, "last", raising=False)  # and again when the test is over
     code, out, _ = hmas("policy", "check", "late_policies:Last")
     assert code == 1
     assert [line.split()[0] for line in out.splitlines()[1:]] == ["OK"] * 6 + ["FAIL"]

@@ -1,6 +1,5 @@
 """`hmas simulate`: figures, files, determinism, agents, stopping."""
 
-from hmas.planning.running import Told
 import csv
 import itertools
 import json
@@ -19,7 +18,7 @@ from hmas.planning import charts
 from hmas.planning.case import Case, SloTarget, read_admission
 from hmas.planning.fleet import read_fleet
 from hmas.planning.report import document, make_report, rounded
-from hmas.planning.running import TELL_EVERY, Watch, run_case
+from hmas.planning.running import TELL_EVERY, Told, Watch, run_case
 
 ROOT = Path(__file__).parents[2]
 DATA = os.environ.get("HMAS_DATA_DIR", "")

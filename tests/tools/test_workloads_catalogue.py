@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hmas.controller.core.errors import TraceError
 from hmas.workloads import build
-from hmas.workloads.catalogue import SESSIONS, WORKLOADS
+from hmas.workloads.catalogue import SESSIONS, WORKLOADS, Entry
 from hmas.workloads.options import parse, read_options
 
 DOCS = (Path(__file__).resolve().parents[2] / "docs" / "workloads.md").read_text()
