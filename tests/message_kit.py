@@ -7,7 +7,7 @@ from hmas.controller.core.types import OutcomeKind, TaskType
 
 
 def instance_view(name: str = "a", **changes: Any) -> InstanceView:
-    values = {
+    values: dict[str, Any] = {
         "name": name, "in_flight": 2, "in_flight_tokens": 500, "n_run": 8, "token_budget": 0, "kv_committed": 0.0, "tpot_pressure": 0.0,
         "capacity_n_run": 8,
     }  # fmt: skip
@@ -15,7 +15,7 @@ def instance_view(name: str = "a", **changes: Any) -> InstanceView:
 
 
 def system_snapshot(*views: InstanceView, **changes: Any) -> SystemSnapshot:
-    values = {
+    values: dict[str, Any] = {
         "sent_s": 1.0, "gateway": "g", "policy": "edf", "queued": 0, "queued_tokens": 0, "queued_long": 0, "overdue": 0,
         "oldest_wait_ms": 0.0, "arrived_total": 0, "dispatched_total": 0, "ended": {}, "instances": list(views),
     }  # fmt: skip
@@ -23,12 +23,12 @@ def system_snapshot(*views: InstanceView, **changes: Any) -> SystemSnapshot:
 
 
 def request_notice(request_id: str = "r", **changes: Any) -> RequestNotice:
-    values = {"request_id": request_id, "sent_s": 100.0, "tenant": "t", "model": "m", "prompt_tokens": 300}
+    values: dict[str, Any] = {"request_id": request_id, "sent_s": 100.0, "tenant": "t", "model": "m", "prompt_tokens": 300}
     return RequestNotice(**(values | changes))
 
 
 def request_features(request_id: str = "r", **changes: Any) -> RequestFeatures:
-    values = {
+    values: dict[str, Any] = {
         "request_id": request_id, "sent_s": 100.0, "tenant": "t", "model": "m", "prompt_tokens": 200, "task_type": TaskType.QA,
         "confidence": 0.9, "ttft_slo_ms": 1000.0, "tpot_slo_ms": 50.0, "importance": 0.75, "output_tokens": 100.0,
         "output_tokens_p90": 100.0,
@@ -37,7 +37,7 @@ def request_features(request_id: str = "r", **changes: Any) -> RequestFeatures:
 
 
 def completed(request_id: str = "r", **changes: Any) -> Completion:
-    values = {
+    values: dict[str, Any] = {
         "request_id": request_id, "sent_s": 101.0, "tenant": "t", "model": "m", "outcome": OutcomeKind.COMPLETED, "arrival_s": 100.0,
         "policy": "edf",
     }  # fmt: skip

@@ -110,7 +110,7 @@ class PredictionAgent:
         self._promote = ""
         self._dismiss = False
         self._took_s = 0.0
-        self._pace = Pace()
+        self.pace = Pace()
         self._batches = 0
 
     async def recover(self, bus: Bus, now_s: float) -> None:  # noqa: ARG002 - part of the protocol
@@ -127,7 +127,7 @@ class PredictionAgent:
         if not asked:
             return []
         self._took_s += time.perf_counter() - start_s
-        if self._pace.is_brief(sum(len(one.rows) for one in asked)):
+        if self.pace.is_brief(sum(len(one.rows) for one in asked)):
             return self._answer(asked, _go_through(asked), now_s)
         return Deferred(partial(_go_through, asked), partial(self._answer, asked))
 
@@ -172,7 +172,7 @@ class PredictionAgent:
         return Deferred(partial(refit_into, self._store, active, experience.table()), self._told_refit)
 
     def _answer(self, asked: Sequence[Asked], gone: _Gone, now_s: float) -> list[Message]:
-        self._pace.took(sum(len(one.rows) for one in asked), 1e3 * gone.took_s)
+        self.pace.took(sum(len(one.rows) for one in asked), 1e3 * gone.took_s)
         start_s = time.perf_counter()
         costs = [cost for one, said in zip(asked, gone.quantiles, strict=True) for cost in self.model.answer(one, said, now_s)]
         self._took_s += gone.took_s + time.perf_counter() - start_s
@@ -222,7 +222,7 @@ class PredictionAgent:
                 self._note(now_s, "model_refused", loaded.name, before, loaded.error, severity="error")
         elif loaded.name != before or self._fallback:
             self.model.adopt(loaded.regressor)
-            self._pace = Pace()
+            self.pace = Pace()
             self._have, self._fallback = loaded.name, ""
             self._note(now_s, "model_changed", before, loaded.name, "chosen in the store")
         self._take_shadow(loaded, now_s)

@@ -153,6 +153,12 @@ class PredictionModel:
         regressor: The learnt correction; None leaves the analytic formula and the residuals.
         priors: Initial speeds of instances by name, as far as the configuration has their profile.
         hardware: Their GPUs, by name.
+
+    Attributes:
+        instances: What is known of each instance, by name; at most `INSTANCES`.
+        open_answers: Predictions that wait for their completion, by request id; bounded by requests and by pairs.
+        open_pairs: Pairs of a request and an instance in `open_answers`.
+        learnt: Ids of the completions that it has learnt from.
     """
 
     def __init__(
@@ -161,14 +167,14 @@ class PredictionModel:
         self._regressor = regressor
         self._priors = dict(priors or {})
         self._hardware = dict(hardware or {})
-        self._instances: OrderedDict[str, _Instance] = OrderedDict()
+        self.instances: OrderedDict[str, _Instance] = OrderedDict()
         self._candidates: list[str] = []
         self._fleet: Fleet | None = None
         self._corrections: _Corrections | None = None
         self._seen_s = float("-inf")
-        self._answered: OrderedDict[str, _Answer] = OrderedDict()
-        self._pairs = 0
-        self._learnt = RecentIds(REMEMBERED)
+        self.open_answers: OrderedDict[str, _Answer] = OrderedDict()
+        self.open_pairs = 0
+        self.learnt = RecentIds(REMEMBERED)
         self._drifts: list[Drift] = []
         self.experience = Experience()
         self.unscored: deque[Labelled] = deque(maxlen=512)
@@ -184,9 +190,9 @@ class PredictionModel:
     def adopt(self, regressor: Regressor | None) -> None:
         """Activates another learnt correction; the previous one's live errors do not count against it."""
         self._regressor = regressor
-        self._answered.clear()
-        self._pairs = 0
-        for instance in self._instances.values():
+        self.open_answers.clear()
+        self.open_pairs = 0
+        for instance in self.instances.values():
             for target, track in instance.tracks.items():
                 instance.tracks[target] = Track(target, DriftWatch(self._accepted.get(target, 0.0)), formula=track.formula)
         self._corrections = None
@@ -198,31 +204,31 @@ class PredictionModel:
         self._seen_s = max(self._seen_s, snapshot.sent_s)
         feeding = max(1, sum(not view.draining for view in snapshot.instances))
         for view in snapshot.instances:
-            if view.name not in self._instances:
+            if view.name not in self.instances:
                 hardware = self._hardware.get(view.name, UNKNOWN)
-                self._instances[view.name] = _Instance(self._priors.get(view.name), hardware, self._accepted)
-            self._instances.move_to_end(view.name)
-            self._instances[view.name].observe(view, snapshot.queued / feeding, snapshot.sent_s)
-        while len(self._instances) > INSTANCES:
-            self._instances.popitem(last=False)
+                self.instances[view.name] = _Instance(self._priors.get(view.name), hardware, self._accepted)
+            self.instances.move_to_end(view.name)
+            self.instances[view.name].observe(view, snapshot.queued / feeding, snapshot.sent_s)
+        while len(self.instances) > INSTANCES:
+            self.instances.popitem(last=False)
         usable = [view.name for view in snapshot.instances if not view.draining and (view.engine is None or view.engine.healthy)]
         wanted = usable or [view.name for view in snapshot.instances]
-        self._candidates = [name for name in wanted if name in self._instances]
+        self._candidates = [name for name in wanted if name in self.instances]
         self._fleet = self._corrections = None
 
     def learn(self, completion: Completion) -> None:
         """Learns from a completion, once per request: the instance's speed, and the error of the prediction for it."""
-        instance = self._instances.get(completion.instance)
-        if completion.outcome is not OutcomeKind.COMPLETED or instance is None or not self._learnt.add(completion.request_id):
+        instance = self.instances.get(completion.instance)
+        if completion.outcome is not OutcomeKind.COMPLETED or instance is None or not self.learnt.add(completion.request_id):
             return
         first_s = completion.arrival_s + completion.ttft_ms / 1000.0
         end_s = completion.arrival_s + completion.total_ms / 1000.0
         load = instance.load.mean(first_s, end_s)
         instance.fit.learn(completion, max(1.0, load if load is not None else completion.running + 1.0))
-        answer = self._answered.pop(completion.request_id, None)
+        answer = self.open_answers.pop(completion.request_id, None)
         if answer is None:
             return
-        self._pairs -= len(answer.named)
+        self.open_pairs -= len(answer.named)
         if completion.instance in answer.named:
             self._score(completion, instance, answer, answer.named.index(completion.instance))
 
@@ -247,7 +253,7 @@ class PredictionModel:
         if self._fleet is None:
             states = []
             for name in self._candidates:
-                instance = self._instances[name]
+                instance = self.instances[name]
                 if instance.view is not None:
                     states.append(instance.state(instance.view))
             self._fleet = Fleet(states)
@@ -264,7 +270,7 @@ class PredictionModel:
 
     def tracks(self) -> dict[tuple[str, str], Track]:
         """Returns the live errors, by instance and target."""
-        return {(name, target): track for name, instance in self._instances.items() for target, track in instance.tracks.items()}
+        return {(name, target): track for name, instance in self.instances.items() for target, track in instance.tracks.items()}
 
     @property
     def _accepted(self) -> Mapping[str, float]:
@@ -319,7 +325,7 @@ class PredictionModel:
     def _live(self, candidates: Sequence[str], formula: Numbers, quantiles: Numbers) -> tuple[Numbers, Numbers, Numbers]:
         """Returns medians in milliseconds, and logarithms of the outer quantiles over them, after each instance's live corrections."""
         if self._corrections is None or self._corrections.of is not candidates:
-            tracks = [track for name in candidates for track in self._instances[name].tracks.values()]
+            tracks = [track for name in candidates for track in self.instances[name].tracks.values()]
             told = np.array([(track.shift, track.watch.path == "model", track.band.low, track.band.high) for track in tracks])
             self._corrections = _Corrections(candidates, *np.moveaxis(told.reshape(*formula.shape[1:], 4), -1, 0))
         told_of = self._corrections
@@ -351,12 +357,12 @@ class PredictionModel:
             self.unscored.append(labelled)
 
     def _await(self, request_id: str, answer: _Answer) -> None:
-        before = self._answered.pop(request_id, None)
-        self._pairs += len(answer.named) - (len(before.named) if before is not None else 0)
-        self._answered[request_id] = answer
-        while self._pairs > REMEMBERED_PAIRS or len(self._answered) > REMEMBERED:
-            _, oldest = self._answered.popitem(last=False)
-            self._pairs -= len(oldest.named)
+        before = self.open_answers.pop(request_id, None)
+        self.open_pairs += len(answer.named) - (len(before.named) if before is not None else 0)
+        self.open_answers[request_id] = answer
+        while self.open_pairs > REMEMBERED_PAIRS or len(self.open_answers) > REMEMBERED:
+            _, oldest = self.open_answers.popitem(last=False)
+            self.open_pairs -= len(oldest.named)
 
 
 def _cost(features: RequestFeatures, now_s: float, *, named: Sequence[str], middle: Numbers, tail: Numbers, total: Numbers) -> RequestCost:

@@ -42,6 +42,11 @@ class QosModel:
         short_period_s: Shortest time between two short views.
         long_period_s: Shortest time between two long views.
         weights: Tenants' weights for the fairness index; 1 for others.
+
+    Attributes:
+        tallies: The counts of both windows.
+        seen: Ids of the requests counted, as far as they are remembered.
+        backlog: Completions that the next short views pass on.
     """
 
     def __init__(
@@ -58,13 +63,13 @@ class QosModel:
         self._short_period_s = short_period_s
         self._long_period_s = long_period_s
         self._weights = dict(weights or {})
-        self._tallies = Tallies(self._short_window_s, self._long_window_s)
+        self.tallies = Tallies(self._short_window_s, self._long_window_s)
         self._readings = Readings(self._short_window_s)
-        self._blocks = Blocks(self._tallies.long)
+        self._blocks = Blocks(self.tallies.long)
         self._mismatches: TimeWindow[float] = TimeWindow(self._long_window_s, MISMATCHES_MAX)
-        self._seen = RecentIds(IDS_MAX)
+        self.seen = RecentIds(IDS_MAX)
         self._replayed = RecentIds(IDS_MAX)
-        self._backlog: deque[Completion] = deque(maxlen=BACKLOG_MAX)
+        self.backlog: deque[Completion] = deque(maxlen=BACKLOG_MAX)
         self._watch = AnomalyWatch()
         # Errors in the telemetry so far, by their names in `TelemetryCounts`.
         self._wrong: Counter[str] = Counter()
@@ -86,7 +91,7 @@ class QosModel:
     def complete(self, completion: Completion, now_s: float) -> None:
         """Takes an ended request; a repeated delivery is ignored."""
         if self._replayed.discard(completion.request_id) or self._remember(completion, now_s):
-            self._backlog.append(completion)
+            self.backlog.append(completion)
 
     def observe(self, snapshot: SystemSnapshot, now_s: float) -> list[ShortView | LongView]:
         """Takes a system snapshot and returns the views that are due."""
@@ -111,7 +116,7 @@ class QosModel:
 
     def _remember(self, completion: Completion, now_s: float) -> bool:
         """Counts a completion in the sub-window of its time; returns False if it was counted before."""
-        if not self._seen.add(completion.request_id):
+        if not self.seen.add(completion.request_id):
             self._wrong["duplicates"] += 1
             return False
         at_s, newest_s = self._time_of(completion.sent_s, now_s), max(self._now_s, now_s)
@@ -120,7 +125,7 @@ class QosModel:
             self._wrong["ahead"] += 1
             at_s = newest_s
         self._since_s = min(self._since_s, at_s)
-        self._wrong["late"] += not self._tallies.add(completion, at_s)
+        self._wrong["late"] += not self.tallies.add(completion, at_s)
         return True
 
     def _advance(self, snapshot: SystemSnapshot, now_s: float) -> list[str] | None:
@@ -131,7 +136,7 @@ class QosModel:
             self._wrong["unordered"] += 1
             return None
         if went_back:
-            self._tallies.clear()
+            self.tallies.clear()
             self._blocks.forget()
             self._since_s = at_s
         if went_back or snapshot.gateway != self._gateway or snapshot.arrived_total < self._arrived:
@@ -141,8 +146,8 @@ class QosModel:
         self._arrived = snapshot.arrived_total
         self._now_s = at_s
         self._since_s = min(self._since_s, at_s)
-        self._tallies.move(at_s)
-        self._tallies.observe(at_s, self._readings.add(snapshot, at_s))
+        self.tallies.move(at_s)
+        self.tallies.observe(at_s, self._readings.add(snapshot, at_s))
         self._blocks.advance(at_s, self._gateway_since_s)
         self._mismatches.prune(at_s)
         if self._is_due(self._mismatch_s, 1.0):
@@ -153,7 +158,7 @@ class QosModel:
     def _forget_counters(self, at_s: float) -> None:
         """Resets the counters: another gateway process reports, or its clock went back, so its counters start again."""
         self._readings.forget()
-        self._tallies.forget_gateway()
+        self.tallies.forget_gateway()
         self._blocks.forget_arrivals()
         self._mismatches.clear()
         self._watch.reset()
@@ -169,16 +174,16 @@ class QosModel:
         rates = self._readings.rates()
         served_tps = rates.served_tps
         if served_tps is None:
-            served_tps = self._tallies.short.sum_of(col.SERVED) / self._span_s(self._tallies.short.start_s)
-        return min(MISMATCH_MAX, mismatch(rates.arrival_rps * self._tallies.demand(), served_tps))
+            served_tps = self.tallies.short.sum_of(col.SERVED) / self._span_s(self.tallies.short.start_s)
+        return min(MISMATCH_MAX, mismatch(rates.arrival_rps * self.tallies.demand(), served_tps))
 
     def _short_view(self, snapshot: SystemSnapshot, anomalies: list[str], now_s: float) -> ShortView:
-        window = self._tallies.short
+        window = self.tallies.short
         return build_short_view(
             snapshot,
             window.total(),
             self._readings,
-            recent=[self._backlog.popleft() for _ in range(min(RECENT_MAX, len(self._backlog)))],
+            recent=[self.backlog.popleft() for _ in range(min(RECENT_MAX, len(self.backlog)))],
             anomalies=anomalies,
             telemetry=TelemetryCounts(**self._wrong),
             window_s=self._short_window_s,
@@ -188,10 +193,10 @@ class QosModel:
         )
 
     def _long_view(self, snapshot: SystemSnapshot, now_s: float) -> LongView:
-        start_s = self._tallies.long.start_s
+        start_s = self.tallies.long.start_s
         return build_long_view(
             snapshot,
-            self._tallies,
+            self.tallies,
             self._mismatches.all(),
             changes=self._blocks.changes.since(self._now_s - self._long_window_s),
             telemetry=TelemetryCounts(**self._wrong),

@@ -35,13 +35,15 @@ class Tallies:
 
     Attributes:
         short, long: The rings of sub-windows; columns are named in `hmas.agents.qos.counters`.
+        by_pane: The tenants with the most requests, by sub-window of the long window.
+        arrivals_s: The newest arrivals' times, bounded.
     """
 
     def __init__(self, short_s: float, long_s: float) -> None:
         self.short = PaneRing(short_s, SHORT_PANES, col.SHORT_WIDTH)
         self.long = PaneRing(long_s, LONG_PANES, col.LONG_WIDTH)
-        self._tenants: dict[int, HeavyHitters] = {}
-        self._arrivals_s: list[float] = []
+        self.by_pane: dict[int, HeavyHitters] = {}
+        self.arrivals_s: list[float] = []
 
     def add(self, completion: Completion, at_s: float) -> bool:
         """Counts an ended request at that time; returns False if it is from before the long window."""
@@ -68,8 +70,8 @@ class Tallies:
         self.short.move(now_s)
         self.long.move(now_s)
         first = self.long.first
-        for number in [number for number in self._tenants if number < first]:
-            del self._tenants[number]
+        for number in [number for number in self.by_pane if number < first]:
+            del self.by_pane[number]
 
     def observe(self, at_s: float, grown: Growth) -> None:
         """Counts a snapshot by what grew since the one before."""
@@ -96,8 +98,8 @@ class Tallies:
         """Forgets everything."""
         self.short.clear()
         self.long.clear()
-        self._tenants.clear()
-        self._arrivals_s.clear()
+        self.by_pane.clear()
+        self.arrivals_s.clear()
 
     def demand(self) -> float:
         """Mean tokens asked for by the requests that ended within the long window; 0 if there are none."""
@@ -106,11 +108,11 @@ class Tallies:
 
     def tenants(self) -> HeavyHitters:
         """Returns the tenants of the requests that ended within the long window."""
-        return merged(part for _, part in sorted(self._tenants.items()))
+        return merged(part for _, part in sorted(self.by_pane.items()))
 
     def gaps_s(self) -> list[float]:
         """Returns the gaps between arrivals within the long window, of the newest `ARRIVALS_MAX` ended requests, by arrival."""
-        times = np.array(self._arrivals_s[-ARRIVALS_MAX:])
+        times = np.array(self.arrivals_s[-ARRIVALS_MAX:])
         gaps: list[float] = np.diff(times[times >= self.long.start_s]).tolist()
         return gaps
 
@@ -142,11 +144,11 @@ class Tallies:
                 cells[row + col.SERVICE + _time_bucket(completion.total_ms - completion.queue_ms)] += 1
 
     def _count_sender(self, completion: Completion, pane: int, tokens: tuple[int, int]) -> None:
-        tenants = self._tenants.get(pane)
+        tenants = self.by_pane.get(pane)
         if tenants is None:
-            tenants = self._tenants[pane] = HeavyHitters()
+            tenants = self.by_pane[pane] = HeavyHitters()
         tenants.add(completion.tenant, *tokens)
-        arrivals = self._arrivals_s
+        arrivals = self.arrivals_s
         insort(arrivals, completion.arrival_s)
         if len(arrivals) > 2 * ARRIVALS_MAX:
             del arrivals[:-ARRIVALS_MAX]

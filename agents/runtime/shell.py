@@ -117,6 +117,8 @@ class AgentShell:
 
     Attributes:
         instance: Consumer name within the group. It is the same after a restart, so the bus delivers unfinished entries again.
+        ending: Whether it has been asked to stop.
+        inbox: Messages that were read and not handled yet.
     """
 
     agent: Agent
@@ -126,9 +128,9 @@ class AgentShell:
     notify: Notifier | None = None
     counts: ShellCounts = field(default_factory=ShellCounts)
     _told_s: float = field(default=-1.0, init=False)
-    _ending: bool = field(default=False, init=False)
+    ending: bool = field(default=False, init=False)
     _side: asyncio.Task[None] | None = field(default=None, init=False)
-    _inbox: Inbox = field(default_factory=Inbox, init=False)
+    inbox: Inbox = field(default_factory=Inbox, init=False)
     _ages: StaleWatch = field(default_factory=StaleWatch, init=False)
     _lane: Lane = field(init=False)
     _side_lane: Lane = field(init=False)
@@ -163,12 +165,12 @@ class AgentShell:
         try:
             await asyncio.wait({stopping, working, *reading}, return_when=asyncio.FIRST_COMPLETED)
             # The current batch may finish, but only within STOP_WAIT_S.
-            self._ending = True
-            self._inbox.wake()
+            self.ending = True
+            self.inbox.wake()
             await asyncio.wait({working}, timeout=STOP_WAIT_S)
         finally:
             tasks: list[asyncio.Task[Any]] = [stopping, ticking, working, *reading, *([] if self._side is None else [self._side])]
-            self._ending = True
+            self.ending = True
             await _end(tasks)
         for task in tasks:
             if not task.cancelled() and (error := task.exception()) is not None:
@@ -192,9 +194,9 @@ class AgentShell:
     async def _read(self, batches: AsyncIterator[list[Delivery]]) -> None:
         try:
             async for batch in batches:
-                if self._ending:
+                if self.ending:
                     return
-                await self._inbox.put(batch)
+                await self.inbox.put(batch)
         finally:
             # A reader that is cancelled between two batches still has to return its connection.
             aclose = getattr(batches, "aclose", None)
@@ -210,8 +212,8 @@ class AgentShell:
         return self.bus.follow(self._follows, count=BATCH, block_ms=BLOCK_MS)
 
     async def _work(self) -> None:
-        while not self._ending:
-            await self._take(await self._inbox.gathered(BATCH, BLOCK_MS / 1000.0))
+        while not self.ending:
+            await self._take(await self.inbox.gathered(BATCH, BLOCK_MS / 1000.0))
             self._look_beside()
             self._tell_alive()
 
@@ -233,7 +235,7 @@ class AgentShell:
         if fresh:
             self._post(await self._handle(fresh, now_s))
         await self.bus.ack([delivery for delivery in deliveries if delivery.stream not in self._follows], group=self.agent.name)
-        self._inbox.done(deliveries)
+        self.inbox.done(deliveries)
 
     def _fresh(self, deliveries: list[Delivery], now_s: float) -> list[Delivery]:
         """Returns the deliveries within their age limit; warns if all are too old, or come from a clock that is ahead."""

@@ -57,16 +57,21 @@ class GuardFactorController:
             self._ended.append((completion.arrival_s + completion.total_ms / 1000.0, completion.tpot_ms > completion.tpot_slo_ms))
 
     @property
+    def samples(self) -> int:
+        """Number of requests in the span that began in time; at most `KEPT`."""
+        return len(self._ended)
+
+    @property
     def missed_share(self) -> float | None:
         """Share of TPOT misses among requests in the span that began in time, as of the last step; None if there are too few."""
-        return self._missed / len(self._ended) if len(self._ended) >= SAMPLES_MIN else None
+        return self._missed / self.samples if self.samples >= SAMPLES_MIN else None
 
     @property
     def account(self) -> str:
         """Describes the factor for a decision's reason; empty if it is 1."""
         if self.factor == 1.0:
             return ""
-        return f"TPOT guard factor {self.factor:.2f}: {self._missed} of {len(self._ended)} requests that met TTFT missed TPOT"
+        return f"TPOT guard factor {self.factor:.2f}: {self._missed} of {self.samples} requests that met TTFT missed TPOT"
 
     def update(self, now_s: float, *, heeded: bool = True, ttft_missed: float = 0.0) -> None:
         """Runs one step over the time since the last, at most a second.
@@ -84,11 +89,11 @@ class GuardFactorController:
         self._missed = sum(missed for _, missed in self._ended)
         if not heeded:
             self._log = 0.0
-        elif len(self._ended) < SAMPLES_MIN:
+        elif self.samples < SAMPLES_MIN:
             self._log *= math.exp(-dt / FADE_S)
         else:
             # The state itself is clipped, so there is no windup beyond the limits.
-            missed = self._missed / len(self._ended)
+            missed = self._missed / self.samples
             error = min(ERROR_MOST, missed - ALLOWED) if missed > ttft_missed else min(0.0, missed - ALLOWED)
             wanted = self._log - GAIN_PER_S * dt * error
             self._log = min(0.0, max(math.log(LEAST), wanted))

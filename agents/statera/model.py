@@ -73,6 +73,9 @@ class StateraModel:
         gains: Tuned gains by instance, `EVERY` for all others; defaults if empty.
         budget_law: Makes the law that sets an instance's token budgets.
         keep_alive_s: Time after which an unchanged action is repeated.
+
+    Attributes:
+        instances: The control state of each instance, by name.
     """
 
     def __init__(
@@ -95,7 +98,7 @@ class StateraModel:
         self._gains = dict(gains or {})
         self._budget_law = budget_law
         self._lengths = LengthCalibrator(epsilon)
-        self._stations: dict[str, InstanceController] = {}
+        self.instances: dict[str, InstanceController] = {}
         self._restored: dict[str, ControlAction] = {}
         self._early: deque[Completion] = deque(maxlen=EARLY_MAX)
         self._seen = RecentIds(SEEN_MAX)
@@ -111,8 +114,8 @@ class StateraModel:
         if not self._seen.add(completion.request_id):
             return
         self._lengths.learn(completion)
-        if completion.instance in self._stations:
-            station = self._stations[completion.instance]
+        if completion.instance in self.instances:
+            station = self.instances[completion.instance]
             station.plant.learn(completion)
             station.guard_factors.learn(completion)
         else:
@@ -122,12 +125,12 @@ class StateraModel:
         """Takes a short view and returns the actions that are due."""
         self._meet(view)
         for instance in view.instances:
-            self._stations[instance.name].plant.trace.hold(view.sent_s, max(0, instance.occupied))
+            self.instances[instance.name].plant.trace.hold(view.sent_s, max(0, instance.occupied))
         for completion in view.recent:
             self.learn(completion)
         actions: list[ControlAction] = []
         for instance in view.instances:
-            station = self._stations[instance.name]
+            station = self.instances[instance.name]
             heeded = instance.guard_enabled and instance.guard > 0.0
             station.guard_factors.update(now_s, heeded=heeded, ttft_missed=view.ttft_violation_rate)
             if _is_held(view, instance, "budget"):
@@ -148,16 +151,16 @@ class StateraModel:
     def _meet(self, view: ShortView) -> None:
         """Creates a controller for each new instance and removes those of instances that are gone."""
         names = {instance.name for instance in view.instances}
-        self._stations = {name: station for name, station in self._stations.items() if name in names}
+        self.instances = {name: station for name, station in self.instances.items() if name in names}
         for instance in view.instances:
-            if instance.name not in self._stations:
+            if instance.name not in self.instances:
                 start = self._start(instance)
                 tuned = self._gains.get(instance.name) or self._gains.get(EVERY)
                 cold_low = min(start / 2, math.sqrt(max(1, instance.capacity_n_run)))
                 loop = WindowLoop(self._n_run_min, float(start), cold_low=cold_low, gains=tuned or Gains())
                 restored = self._restored.get(instance.name)
                 guard_factors = GuardFactorController() if restored is None else GuardFactorController(restored.guard)
-                station = self._stations[instance.name] = InstanceController(
+                station = self.instances[instance.name] = InstanceController(
                     loop, budget=self._budget_law(), guard_factors=guard_factors, tuned=tuned is not None
                 )
                 # Only once: an instance that leaves and returns later has another load.

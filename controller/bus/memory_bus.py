@@ -48,12 +48,16 @@ class MemoryBus:
     """Implements `hmas.controller.bus.base.Bus` without a server. One object serves all parts of the process."""
 
     def __init__(self) -> None:
-        self._streams = {name: _Stream(deque(maxlen=length)) for name, length in MAXLEN.items()}
+        self.streams = {name: _Stream(deque(maxlen=length)) for name, length in MAXLEN.items()}
         self._posted = asyncio.Event()
         self.silent = False
-        self._leases: dict[str, tuple[str, float]] = {}
+        self.leases: dict[str, tuple[str, float]] = {}
         self._closed = False
         self._health = BusHealth(connected=True)
+
+    def unacknowledged(self, stream: str, group: str) -> int:
+        """Number of entries that a group was given and has not acknowledged."""
+        return len(self._pending(stream, group))
 
     @property
     def health(self) -> BusHealth:
@@ -71,7 +75,7 @@ class MemoryBus:
         if self._closed:
             self._health = replace(self._health, dropped=self._health.dropped + 1)
             return
-        stream = self._streams[STREAM_OF[type(message)]]
+        stream = self.streams[STREAM_OF[type(message)]]
         stream.last += 1
         stream.entries.append((stream.last, message))
         self._wake()
@@ -81,7 +85,7 @@ class MemoryBus:
     ) -> AsyncGenerator[list[Delivery], None]:
         """See `Bus.read`."""
         for stream in streams:
-            self._streams[stream].groups.setdefault(group, _Group())
+            self.streams[stream].groups.setdefault(group, _Group())
         for stream in streams:
             pending = self._pending(stream, group)
             own = [item.entry for item in pending.values() if item.consumer == consumer]
@@ -97,11 +101,11 @@ class MemoryBus:
 
     async def follow(self, streams: Sequence[str], *, count: int = 100, block_ms: int = 1000) -> AsyncGenerator[list[Delivery], None]:
         """See `Bus.follow`."""
-        last = {stream: self._streams[stream].last for stream in streams}
+        last = {stream: self.streams[stream].last for stream in streams}
         while not self._closed:
             batch: list[Delivery] = []
             for stream in streams:
-                found = self._streams[stream].after(last[stream], count)
+                found = self.streams[stream].after(last[stream], count)
                 last[stream] = found[-1][0] if found else last[stream]
                 batch += _deliveries(stream, found)
             if not batch and await self._wait(block_ms / 1000.0):
@@ -111,28 +115,28 @@ class MemoryBus:
     async def ack(self, deliveries: Sequence[Delivery], *, group: str) -> None:
         """See `Bus.ack`."""
         for delivery in deliveries:
-            known = self._streams[delivery.stream].groups.get(group)
+            known = self.streams[delivery.stream].groups.get(group)
             if known is not None:
                 known.pending.pop(int(delivery.entry_id), None)
 
     async def latest(self, stream: str, count: int = 1) -> list[Message]:
         """See `Bus.latest`."""
-        entries = self._streams[stream].entries
+        entries = self.streams[stream].entries
         return [entries[index][1] for index in range(max(0, len(entries) - count), len(entries))]
 
     async def take_lease(self, name: str, holder: str, expires_s: float, *, over: str = "") -> str:
         """See `Bus.take_lease`."""
         now_s = asyncio.get_running_loop().time()
-        held, until_s = self._leases.get(name, ("", 0.0))
+        held, until_s = self.leases.get(name, ("", 0.0))
         if held not in {"", holder, over} and until_s > now_s:
             return held
-        self._leases[name] = (holder, now_s + expires_s)
+        self.leases[name] = (holder, now_s + expires_s)
         return holder
 
     async def release_lease(self, name: str, holder: str) -> None:
         """See `Bus.release_lease`."""
-        if self._leases.get(name, ("", 0.0))[0] == holder:
-            del self._leases[name]
+        if self.leases.get(name, ("", 0.0))[0] == holder:
+            del self.leases[name]
 
     async def close(self) -> None:
         """See `Bus.close`. Every reader ends."""
@@ -142,11 +146,11 @@ class MemoryBus:
 
     def _take(self, stream: str, group: str, consumer: str, count: int) -> list[Delivery]:
         """Takes entries that other consumers left unacknowledged, then new ones, and adds them to the group's pending list."""
-        state = self._streams[stream].groups[group]
+        state = self.streams[stream].groups[group]
         pending = self._pending(stream, group)
         now_s = asyncio.get_running_loop().time()
         found = [item.entry for item in pending.values() if now_s - item.since_s >= CLAIM_IDLE_S][:count]
-        new = self._streams[stream].after(state.last, count - len(found))
+        new = self.streams[stream].after(state.last, count - len(found))
         if new:
             state.last = new[-1][0]
         for entry in found + new:
@@ -155,7 +159,7 @@ class MemoryBus:
 
     def _pending(self, stream: str, group: str) -> dict[int, _Pending]:
         """The group's pending list without entries that the stream has trimmed: these are lost, as on a server."""
-        state = self._streams[stream]
+        state = self.streams[stream]
         pending = state.groups[group].pending
         oldest = state.entries[0][0] if state.entries else 0
         for number in [number for number in pending if number < oldest]:

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 from hmas.controller.bus.base import BusHealth, Delivery
@@ -73,12 +73,12 @@ class RedisBus:
 
     def read(
         self, streams: Sequence[str], *, group: str, consumer: str, count: int = 100, block_ms: int = 1000
-    ) -> AsyncIterator[list[Delivery]]:
+    ) -> AsyncGenerator[list[Delivery], None]:
         """See `Bus.read`."""
         reader = GroupReader(self._link, streams, group=group, consumer=consumer, count=count, block_ms=block_ms)
         return batches(self._link, reader, block_ms=block_ms)
 
-    def follow(self, streams: Sequence[str], *, count: int = 100, block_ms: int = 1000) -> AsyncIterator[list[Delivery]]:
+    def follow(self, streams: Sequence[str], *, count: int = 100, block_ms: int = 1000) -> AsyncGenerator[list[Delivery], None]:
         """See `Bus.follow`."""
         return batches(self._link, Follower(self._link, streams, count=count, block_ms=block_ms), block_ms=block_ms)
 

@@ -5,7 +5,7 @@ failure the reader starts over: it checks its groups (or its position) again.
 """
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Protocol
 
 from redis.asyncio import Redis as RedisClient
@@ -30,7 +30,7 @@ class Reader(Protocol):
         """Does one exchange; returns [] if the blocking time ran out."""
 
 
-async def batches(link: Link, reader: Reader, *, block_ms: int) -> AsyncIterator[list[Delivery]]:
+async def batches(link: Link, reader: Reader, *, block_ms: int) -> AsyncGenerator[list[Delivery], None]:
     """Steps a reader until the bus is closed, through any number of lost connections."""
     block_s = block_ms / 1000.0
     backoff = Backoff()
@@ -89,7 +89,7 @@ class GroupReader:
                 return batch
         if time.monotonic() - self._claimed_s >= CLAIM_EVERY_S:
             self._claimed_s = time.monotonic()
-            batch = await self._claim(client)
+            batch = await self.claim(client)
             if batch:
                 return batch
         found = await self._read(client, dict.fromkeys(self._stream_of, b">"), block_ms=self._block_ms)
@@ -117,7 +117,8 @@ class GroupReader:
                 await client.xack(key, self._group, *bad)
         return batch
 
-    async def _claim(self, client: RedisClient) -> list[Delivery]:
+    async def claim(self, client: RedisClient) -> list[Delivery]:
+        """Entries that other consumers of the group have left unacknowledged for too long."""
         found: list[tuple[bytes, list[Entry]]] = []
         for key in self._stream_of:
             reply: Any = await client.xautoclaim(key, self._group, self._consumer, CLAIM_IDLE_MS, start_id="0-0", count=self._count)

@@ -45,16 +45,16 @@ class AllowedSites:
         self._origins = frozenset(origin.lower() for origin in origins)
         self._settings = settings
         self._refuse_others = refuse_others
-        self._accepted: set[str] = set()
+        self.accepted: set[str] = set()
 
     def accepts_host(self, host: str) -> bool:
         """Whether a request with this Host header is served; a request without one comes from no browser and is."""
-        if not host or host in self._accepted:
+        if not host or host in self.accepted:
             return True
         name = _name_of(host)
         accepted = ANY in self._hosts or name in self._hosts or _is_loopback_name(name) or _is_address(name)
-        if accepted and len(self._accepted) < HOSTS_REMEMBERED:
-            self._accepted.add(host)
+        if accepted and len(self.accepted) < HOSTS_REMEMBERED:
+            self.accepted.add(host)
         return accepted
 
     def refusal(self, headers: Mapping[str, str]) -> SiteRefusal | None:

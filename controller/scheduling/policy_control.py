@@ -10,22 +10,28 @@ from hmas.controller.scheduling.dispatch import DispatchPlanner
 from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.running import Running, TokenSource
 from hmas.controller.scheduling.policies.registry import GUARD, check_parameters, own_parameters
+from hmas.controller.scheduling.policy_base.queue_entry import QueuePolicy
 from hmas.controller.scheduling.queue.wait_queue import WaitQueue
 from hmas.engines.base import EngineSnapshot
 
 
 class PolicyControl:
-    """The controls of a scheduler; the path of requests is in `Scheduler`."""
+    """The controls of a scheduler; the path of requests is in `Scheduler`.
+
+    Attributes:
+        instances: The account of each instance, by name.
+        tenancy: Quotas and slots of all tenants.
+    """
 
     def __init__(
         self, instances: Mapping[str, Instance], planner: DispatchPlanner, room: WaitQueue, weights: dict[str, float], tenancy: Tenancy
     ) -> None:
         """Controls these parts. `weights`: tenants' weights, which the wait queue reads too."""
-        self._instances = instances
+        self.instances = instances
         self._planner = planner
         self._wait_queue = room
         self._weights = weights
-        self._tenancy = tenancy
+        self.tenancy = tenancy
         self._running: dict[str, Running] = {}
         self._configured_guard = planner.guard.share
         self._guard: dict[str, float] = {}
@@ -34,6 +40,15 @@ class PolicyControl:
     def policy(self) -> str:
         """Name of the active policy."""
         return self._wait_queue.queues.policy_name
+
+    @property
+    def tpot_guard(self) -> float:
+        """The active share of `TpotGuard`: the policy's parameter, else the configured one; 0 is off."""
+        return self._planner.guard.share
+
+    def policy_of(self, model: str) -> QueuePolicy:
+        """The active policy as it orders the requests of a model."""
+        return self._wait_queue.group_of(model).policy
 
     @property
     def queued(self) -> int:
@@ -60,7 +75,7 @@ class PolicyControl:
         """Sets the guard's share from the parameters, or the configured one if they have none; returns whether it has changed."""
         before, self._guard = self._guard, {GUARD: parameters[GUARD]} if GUARD in parameters else {}
         self._planner.guard.share = self._guard.get(GUARD, self._configured_guard)
-        for instance in self._instances.values():
+        for instance in self.instances.values():
             instance.guard_overridden = bool(self._guard)
             instance.guard_enabled = self._planner.guard.share > 0.0
         return self._guard != before
@@ -123,7 +138,7 @@ class PolicyControl:
         requests in flight stay.
         """
         running = sum(run.entry.request.sequences for run in self._running.values() if run.entry.request.tenant == tenant)
-        if self._tenancy.set_limits(tenant, limits, running, now_s):
+        if self.tenancy.set_limits(tenant, limits, running, now_s):
             self._wait_queue.queues.limit_tenants()
 
     def set_draining(self, instance: str, draining: bool) -> None:
@@ -181,6 +196,6 @@ class PolicyControl:
         self._instance(snapshot.engine).observe(snapshot)
 
     def _instance(self, name: str) -> Instance:
-        if name not in self._instances:
-            raise SchedulingError(f"instance {name!r} is unknown; allowed: {', '.join(self._instances)}")
-        return self._instances[name]
+        if name not in self.instances:
+            raise SchedulingError(f"instance {name!r} is unknown; allowed: {', '.join(self.instances)}")
+        return self.instances[name]

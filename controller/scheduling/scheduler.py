@@ -164,7 +164,7 @@ class Scheduler(PolicyControl):
             else:
                 idle = 0
                 sent.append(self._start(found, now_s))
-        sent += [self._relieve(waiting, instance, now_s) for waiting, instance in self._idle_holds.take(self._tenancy, now_s)]
+        sent += [self._relieve(waiting, instance, now_s) for waiting, instance in self._idle_holds.take(self.tenancy, now_s)]
         return sent
 
     def expire(self, now_s: float) -> list[Dropped]:
@@ -173,7 +173,7 @@ class Scheduler(PolicyControl):
         The tick samples the speed of the instances, finds requests held back beside engines with spare capacity, and ends expired waiting
         requests (`drop_due`).
         """
-        for instance in self._instances.values():
+        for instance in self.instances.values():
             instance.sample(now_s)
         self._admission.sample(now_s)
         self._idle_holds.look(self._wait_queue.groups, now_s)
@@ -223,7 +223,7 @@ class Scheduler(PolicyControl):
         if not elsewhere and not (unread and may_resend(run)):
             return False
         del self._running[request_id]
-        self._tenancy.stopped(run.entry.request)
+        self.tenancy.stopped(run.entry.request)
         run.instance.finish(run, now_s)
         run.entry.resent = True
         if elsewhere:
@@ -261,8 +261,8 @@ class Scheduler(PolicyControl):
             self._ended[kind] += 1
             ended = endings.ended_running(run, kind, now_s, output_tokens)
             request = run.entry.request
-            self._tenancy.stopped(request)
-            self._tenancy.settle(request, request.prompt_tokens + ended.output_tokens, now_s)
+            self.tenancy.stopped(request)
+            self.tenancy.settle(request, request.prompt_tokens + ended.output_tokens, now_s)
             self._wait_queue.queues.of(request.model).finished(run.entry, ended.output_tokens, now_s)
             return ended
         entry = None if kind is OutcomeKind.COMPLETED else self._wait_queue.remove(request_id)
@@ -275,7 +275,7 @@ class Scheduler(PolicyControl):
     def snapshot(self, now_s: float, gateway: str, forced: Sequence[str] = ()) -> SystemSnapshot:
         """Queue and instances as reported to the agents. O(running)."""
         self._wait_queue.sweep(now_s)
-        return accounts.snapshot(self._wait_queue, self._instances.values(), self.counts(), now_s=now_s, gateway=gateway, forced=forced)
+        return accounts.snapshot(self._wait_queue, self.instances.values(), self.counts(), now_s=now_s, gateway=gateway, forced=forced)
 
     @property
     def held_while_idle_s(self) -> Mapping[str, float]:
@@ -348,7 +348,7 @@ class Scheduler(PolicyControl):
         Raises:
             SchedulingError: A sum does not balance.
         """
-        accounts.check(self._wait_queue, self._instances.values(), self._running.values(), self.counts())
+        accounts.check(self._wait_queue, self.instances.values(), self._running.values(), self.counts())
 
     def position(self, request_id: str) -> int | None:
         """How many requests would go before it now, None if it does not wait. O(n); an estimate where lanes or tenants interleave."""
@@ -372,11 +372,11 @@ class Scheduler(PolicyControl):
 
     def rates(self, tenant: str, now_s: float) -> dict[str, RateState]:
         """A tenant's current quotas, keyed by `tokens` and `requests`; empty if it has none."""
-        return self._tenancy.rates(tenant, now_s)
+        return self.tenancy.rates(tenant, now_s)
 
     def _start(self, found: PlannedDispatch, now_s: float) -> Dispatch:
         self._wait_queue.remove(found.entry.request.id, popped=True)
-        self._book(found.entry, found.tokens, self._instances[found.choice.instance], now_s, late=found.late)
+        self._book(found.entry, found.tokens, self.instances[found.choice.instance], now_s, late=found.late)
         order = self.policy
         if found.late:
             order = "overdue, by the share of its tenant" if found.owed else "overdue, after all that are on time"
@@ -394,7 +394,7 @@ class Scheduler(PolicyControl):
         entry.skipped = 0
         self._running[entry.request.id] = instance.start(entry, tokens, self.policy, now_s, late=late)
         self._planner.guard.dispatched(instance)
-        self._tenancy.started(entry.request)
+        self.tenancy.started(entry.request)
         self._dispatched += 1
         group = self._wait_queue.group_of(entry.request.model)
         group.work.sample(now_s)
@@ -407,5 +407,5 @@ class Scheduler(PolicyControl):
 
     def _end_waiting(self, entry: QueueEntry, kind: OutcomeKind, now_s: float) -> Ended:
         self._ended[kind] += 1
-        self._tenancy.settle(entry.request, 0, now_s)
+        self.tenancy.settle(entry.request, 0, now_s)
         return endings.ended_waiting(entry, kind, self.policy, now_s)

@@ -43,6 +43,10 @@ class EngineModel:
         order: `fcfs`, or `priority` for (priority, arrival) as in vLLM's `--scheduling-policy priority`.
         preemption: `recompute`, or `swap` to move a victim's KV to the host and back at the profile's `swap_gb_per_s`.
 
+    Attributes:
+        profile, order: As given.
+        batch: The waiting and running sequences and their cache.
+
     Raises:
         EngineError: `n_run` or `token_budget` is below 1, or `preemption` is `swap` and the profile has no `swap_gb_per_s`.
     """
@@ -62,7 +66,7 @@ class EngineModel:
         self.order: QueueOrder = order
         self._n_run_ceiling = _at_least_one("n_run", profile.max_num_seqs if n_run is None else n_run)
         self._budget_ceiling = _at_least_one("token_budget", profile.max_num_batched_tokens if token_budget is None else token_budget)
-        self._batch = Batch(profile, self._n_run_ceiling, self._budget_ceiling, by_priority=order == "priority", swaps=preemption == "swap")
+        self.batch = Batch(profile, self._n_run_ceiling, self._budget_ceiling, by_priority=order == "priority", swaps=preemption == "swap")
         self._live: dict[str, Sequence] = {}
         self._stretch: Stretch | None = None
         self._added = 0
@@ -72,22 +76,22 @@ class EngineModel:
     @property
     def running(self) -> int:
         """Sequences in the running batch."""
-        return self._batch.running
+        return self.batch.running
 
     @property
     def waiting(self) -> int:
         """Sequences in the engine's own queue, including preempted ones."""
-        return self._batch.queue.live
+        return self.batch.queue.live
 
     @property
     def idle(self) -> bool:
         """Whether the engine has nothing to compute: it has no sequences except those that wait for a tool."""
-        return not self._batch.running and not self._batch.queue.live
+        return not self.batch.running and not self.batch.queue.live
 
     @property
     def free_blocks(self) -> int:
         """KV blocks not in use."""
-        return self._batch.pool.free
+        return self.batch.pool.free
 
     @property
     def due_s(self) -> float | None:
@@ -128,7 +132,7 @@ class EngineModel:
         sequence = self._live.get(request_id)
         if sequence is None or sequence.place != "paused":
             return False
-        self._batch.unpause(sequence)
+        self.batch.unpause(sequence)
         self._enqueue(sequence)
         return True
 
@@ -139,9 +143,9 @@ class EngineModel:
         if sequence is None:
             return False
         # Waiting sequences may be admitted now, if this one ran, held blocks, or was first in the queue and did not fit.
-        if sequence.place == "running" or sequence.blocks or self._batch.queue.head() is sequence:
+        if sequence.place == "running" or sequence.blocks or self.batch.queue.head() is sequence:
             self._cut()
-        self._batch.drop(sequence)
+        self.batch.drop(sequence)
         return True
 
     def step(self, now_s: float) -> StepResult | None:
@@ -198,7 +202,7 @@ class EngineModel:
     def tokens(self, now_s: float) -> list[tuple[str, int]]:
         """Returns id and output tokens of each sequence that has its first token, as of the steps that have ended by `now_s`."""
         self.sync(now_s)
-        stretch, batch = self._stretch, self._batch
+        stretch, batch = self._stretch, self.batch
         told = [(name, sequence.tokens - sequence.context_tokens) for name, sequence in batch.aside.items()]
         if stretch is None or stretch.end_of(stretch.begun) <= now_s:
             return told + batch.group.tokens(0)
@@ -223,7 +227,7 @@ class EngineModel:
         """Output tokens delivered to clients, of all sequences since the start, as of the steps that have ended by `now_s`."""
         self.sync(now_s)
         stretch = self._stretch
-        heard = self._batch.generation_tokens - self._unheard
+        heard = self.batch.generation_tokens - self._unheard
         return heard if stretch is None or stretch.end_of(stretch.begun) <= now_s else heard - stretch.tokens_per_step
 
     def apply_knobs(self, knobs: Knobs) -> KnobReport:
@@ -244,19 +248,19 @@ class EngineModel:
             refused["long_prefill_tokens"] = "the embedded engine computes every prompt within its token budget alone"
         if applied:
             self._cut()
-            self._batch.n_run = applied.get("n_run", self._batch.n_run)
-            self._batch.budget = applied.get("token_budget", self._batch.budget)
+            self.batch.n_run = applied.get("n_run", self.batch.n_run)
+            self.batch.budget = applied.get("token_budget", self.batch.budget)
         return KnobReport(applied=applied, refused=refused)
 
     @property
     def kv_blocks_peak(self) -> int:
         """The most KV blocks that sequences ever held at once, without cached blocks that no sequence holds."""
-        pool = self._batch.pool
+        pool = self.batch.pool
         return pool.total - pool.least_free
 
     def snapshot(self, name: str, now_s: float) -> EngineSnapshot:
         """The engine's state under the instance's name."""
-        batch = self._batch
+        batch = self.batch
         blocks = self.profile.kv_blocks
         return EngineSnapshot(
             engine=name,
@@ -279,7 +283,7 @@ class EngineModel:
         """The tokens of the step that has just begun, in the order of the batch."""
         if stretch.produced is not None:
             return stretch.produced
-        group = self._batch.group
+        group = self.batch.group
         decoded = [
             (sequence.joined, TokenEvent(name, sequence.base + group.steps - sequence.context_tokens, False, False))
             for name, sequence in group.members.items()
@@ -290,8 +294,8 @@ class EngineModel:
         return [event for _, event in decoded] + stretch.first
 
     def _enqueue(self, sequence: Sequence) -> None:
-        self._batch.queue.push(sequence)
-        if self._stretch is not None and self._batch.may_admit(sequence):
+        self.batch.queue.push(sequence)
+        if self._stretch is not None and self.batch.may_admit(sequence):
             self._cut()
 
     def _forgo(self, request_id: str) -> None:
@@ -300,7 +304,7 @@ class EngineModel:
         if stretch is None:
             return
         if stretch.produced is None:
-            coming = request_id in self._batch.group.members or any(event.id == request_id for event in stretch.finished)
+            coming = request_id in self.batch.group.members or any(event.id == request_id for event in stretch.finished)
         else:
             coming = any(event.id == request_id for event in stretch.produced)
         if coming:
@@ -315,7 +319,7 @@ class EngineModel:
     def _plan(self, now_s: float) -> Stretch | None:
         if self.idle:
             return None
-        stretch = self._stretch = self._batch.plan(now_s)
+        stretch = self._stretch = self.batch.plan(now_s)
         if stretch.begun:
             self._settle(stretch)
         else:
@@ -324,7 +328,7 @@ class EngineModel:
 
     def _advance(self, stretch: Stretch, begun: int) -> None:
         """Counts decode steps of a stretch as begun, up to its `begun`-th."""
-        self._batch.decode(stretch, begun - stretch.begun)
+        self.batch.decode(stretch, begun - stretch.begun)
         stretch.begun = begun
         if begun == stretch.steps:
             self._settle(stretch)

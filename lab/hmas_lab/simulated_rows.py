@@ -155,6 +155,9 @@ class KeptRows(Generic[Task, Row]):
         except msgspec.DecodeError as error:
             raise StudyError(f"{path}: {error}; it is no file of rows of this study: remove it, or run without --resume") from error
 
+    def __len__(self) -> int:
+        return len(self._rows)
+
     def row(self, task: Task) -> Row | None:
         """The task's row, None if there is none."""
         return self._rows.get(self._key(task))

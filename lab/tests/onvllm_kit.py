@@ -71,7 +71,7 @@ class Engine:
 async def document_of(contest, engine):
     """The whole comparison's."""
     load = SharedLoad(TRACE, contest.field, *load_mixture())
-    said = []
+    said: list[str] = []
     runs = Comparison(contest, FieldRuns(engine, contest.field, load, said.append), load, say=said.append, stage=said.append)
     ground = await runs.ground()
     made = [await runs.block(number, ground) for number in range(contest.field.blocks)]

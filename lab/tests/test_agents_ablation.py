@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from typing import cast
 
 import msgspec
 import pytest
@@ -17,7 +18,9 @@ from hmas_lab.agents.settings import WAYS, AblationSettings, read_beliefs, read_
 from hmas_lab.agents.simulate import SimulatedAblation
 from hmas_lab.agents.tables import simulated_tables, simulated_verdicts
 from hmas_lab.cli import main
+from typing_kit import known
 
+from hmas.agents.prediction.model import PredictionModel
 from hmas.controller.core.errors import ConfigError, TraceError
 from hmas.controller.core.messages import Completion
 from hmas.controller.core.slo import slo_for
@@ -110,7 +113,7 @@ class Blind:
         self.learnt = []
 
     def perceive(self, notice, now_s):
-        return make_believer("rules", lambda _notice: None, 0.2)._perception.perceive(
+        return known(make_believer("rules", lambda _notice: None, 0.2)).perception.perceive(
             msgspec.structs.replace(notice, excerpt=TEXTS[LONG]), now_s
         )
 
@@ -135,7 +138,7 @@ class NoCosts:
 def test_an_oracle_puts_right_what_it_knows_and_nothing_else(pool, targets, lengths):
     requests = stream(pool)
     blind = Blind()
-    oracle = Oracle(blind, NoCosts(), by_id(requests), targets=targets, lengths=lengths)
+    oracle = Oracle(blind, cast("PredictionModel", NoCosts()), by_id(requests), targets=targets, lengths=lengths)
     made = run(requests, read_fleet("1xdemo-small"), WAYS["sjf"], oracle, answer_s=0.01, slo_scale=0.2)
     assert made.violations == []
     assert len(made.said) == len(requests)

@@ -7,12 +7,14 @@ import json
 import msgspec
 import pytest
 from hmas_lab.agents.asked import read_pool
+from hmas_lab.agents.beliefs import Believer
 from hmas_lab.agents.live import LONG_TOKENS, PROMPT_TOKENS, STEERING, TWIN, PromptLoad, cast_of, live_summary
 from hmas_lab.agents.makers import make_believer
 from hmas_lab.agents.tables import live_table, live_verdict
 from hmas_lab.agents.teller import StubAgents, read_truths, write_truths
 from hmas_lab.demo_vllm.settings import FieldSettings
 from message_kit import completed, instance_view, system_snapshot
+from typing_kit import of_type
 
 from hmas.controller.bus.redis_bus import RedisBus
 from hmas.controller.core.messages import COSTS, FEATURES, RequestCost, RequestFeatures
@@ -81,9 +83,9 @@ def test_every_arm_has_its_cast():
 
 def test_the_teller_answers_for_both_agents_and_learns(load):
     known = load.truths(1, **PIECE)
-    teller = StubAgents(make_believer("oracle", lambda notice: known.get(notice.excerpt), 0.5))
+    teller = StubAgents(of_type(Believer, make_believer("oracle", lambda notice: known.get(notice.excerpt), 0.5)))
     snapshot = system_snapshot(instance_view("e", in_flight_tokens=50))
-    notice = load._asked(1, **PIECE)[0].notice
+    notice = load.asked(1, **PIECE)[0].notice
     answers = teller.handle([snapshot, notice], 1.1)
     (features,) = (one for one in answers if isinstance(one, RequestFeatures))
     (cost,) = (one for one in answers if isinstance(one, RequestCost))
@@ -132,7 +134,7 @@ async def test_beside_a_real_gateway_the_oracle_tells_the_truth(load, tmp_path):
     truths = tmp_path / "truths.json"
     known = load.truths(1, **PIECE)
     write_truths(truths, known)
-    notice = load._asked(1, **PIECE)[0].notice
+    notice = load.asked(1, **PIECE)[0].notice
     site = make_site(tmp_path / "site", load.tenants())
     clock = SystemClock()
     heard = []

@@ -64,7 +64,7 @@ async def test_requests_are_sent_at_their_times(target):
 @pytest.mark.slow
 async def test_an_engine_that_is_what_the_simulator_thinks_is_predicted(target):
     settings = VllmSettings(fit_concurrency=(1, 8), in_flight=(1.0, 4.0), seconds=3.0, rounds=1)
-    told = []
+    told: list[str] = []
     outcome = await compare(target, Stated(), settings, told.append)
     assert len(told) == 3
     rows = by_load(outcome)

@@ -20,6 +20,7 @@ from hmas_lab.fidelity.pilot_model import PARAMETERS, deployed, errors, predict
 from hmas_lab.fidelity.plain import report_from_sources
 from hmas_lab.fidelity.study import ENERGY, REQUESTS, SUMMARY, report
 from hmas_lab.fidelity.tgi import TgiEngine
+from typing_kit import known
 
 from hmas.controller.core.errors import HmasError, TraceError
 
@@ -96,10 +97,10 @@ def test_a_run_without_a_summary_is_measured_by_its_requests(logs):
     runs = read_pilot([logs / REQUESTS])
     whole = runs_of(logs)
     for run in runs:
-        assert run.measured.sampled
-        assert run.measured.tpot_ms == pytest.approx(whole[run.users].measured.tpot_ms)
+        assert known(run.measured).sampled
+        assert known(run.measured).tpot_ms == pytest.approx(known(whole[run.users].measured).tpot_ms)
         # Throughput by Little's law; the first and the last request of each user are cut.
-        assert run.measured.tokens_per_s == pytest.approx(whole[run.users].measured.tokens_per_s, rel=0.1)
+        assert known(run.measured).tokens_per_s == pytest.approx(known(whole[run.users].measured).tokens_per_s, rel=0.1)
 
 
 def test_a_log_with_holes_is_known_by_its_time(tmp_path):
@@ -139,7 +140,7 @@ def test_a_fit_needs_two_runs_with_figures(logs):
 
 def test_splits(logs):
     runs = runs_of(logs)
-    job = split(runs, (1, 4, 48, 999))
+    job = known(split(runs, (1, 4, 48, 999)))
     assert (job.fit, job.hold) == ((1, 4, 48), (2, 16))
     assert split(runs, (1, 999)) is None
     assert [one.hold for one in leave_out(runs)] == [(1,), (2,), (4,), (16,), (48,)]
@@ -305,7 +306,7 @@ def test_one_real_deployment_is_predicted_within_the_goal():
     folder = Path(os.environ["HMAS_DATA_DIR"])
     runs = dict(by_deployment(read_pilot([folder / REQUESTS, folder / SUMMARY])))["llama-7b", "A100", 4]
     what = fit_deployment([runs[users] for users in (1, 4, 32)])
-    found = errors(predict(what, runs[16], seconds=60.0), runs[16].measured)
+    found = errors(predict(what, runs[16], seconds=60.0), known(runs[16].measured))
     assert abs(found["tpot"]) < 0.07
     assert abs(found["throughput"]) < 0.07
     assert abs(found["ttft"]) < 0.15

@@ -1,6 +1,7 @@
 """The front door: its load, its figures and ratios, its goals, its page, and one small measurement on real processes."""
 
 import random
+from typing import Any
 
 import orjson
 import pytest
@@ -27,6 +28,13 @@ QUESTIONS = [Question(f"What is the height of tower {i}?", TaskType.QA, 20 + i) 
 
 
 def result(index=0, *, good=True, kind="chat-1", capped=True, declared=True, **fields):
+    ended: dict[str, Any] = {
+        "outcome": "completed",
+        "ttft_ms": 100.0 if good else 3000.0,
+        "tpot_ms": 20.0,
+        "total_ms": 300.0 if good else 3200.0,
+        "output_tokens": 11,
+    }
     return Result(
         index=index,
         at_s=fields.pop("at_s", 0.1 * index),
@@ -39,16 +47,7 @@ def result(index=0, *, good=True, kind="chat-1", capped=True, declared=True, **f
         slo=Slo(ttft_ms=2000, tpot_ms=60),
         capped=capped,
         declared=declared,
-        **(
-            {
-                "outcome": "completed",
-                "ttft_ms": 100.0 if good else 3000.0,
-                "tpot_ms": 20.0,
-                "total_ms": 300.0 if good else 3200.0,
-                "output_tokens": 11,
-            }
-            | fields
-        ),
+        **(ended | fields),
     )
 
 
@@ -62,7 +61,7 @@ def load():
 
 def test_every_cell_comes_equally_often_and_in_a_drawn_order():
     found = load().arrivals(0, rps=8.0, seconds=40.0)
-    kinds = [(a.kind, a.max_tokens > 0, a.declares) for a in found]
+    kinds: list[tuple[object, ...]] = [(a.kind, a.max_tokens > 0, a.declares) for a in found]
     whole = len(found) // 32 * 32
     counts = [kinds[:whole].count(tuple(cell)) for cell in cells(tuple(FORMS))]
     assert counts == [whole // 32] * 32
@@ -245,7 +244,7 @@ async def test_a_small_measurement_on_real_processes(tmp_path):
     )  # fmt: skip
     questions = read_questions(None, max_prompt=settings.max_prompt, max_output=settings.max_output)
     door = DoorLoad(settings, questions, load_mixture()[1])
-    told = []
+    told: list[str] = []
     runs = Runs(settings, door, settings.engines, tmp_path, told.append)
     found = await Measurement(settings, door, runs, SystemClock(), told.append).run()
     assert 1.0 < found["capacity_rps"] < 8.0

@@ -1,5 +1,7 @@
 """The live comparison: its arms and their configurations, its runs in virtual time, the figures of its blocks, its page."""
 
+from typing import Literal
+
 import pytest
 from hmas_lab.live.figures import summary
 from hmas_lab.live.settings import CAP, DEFAULT, FIXED, OURS, STRONG, TWIN, live_settings, read_fixed, variant_of
@@ -12,7 +14,7 @@ from hmas.controller.scheduling.policies.registry import POLICIES
 from hmas.demo.calibration import Variant
 from hmas.demo.site import GatewayAddress, Site, gateway_config
 
-WINDOWS = {"keep": 24, "shed": 32}
+WINDOWS: dict[Literal["keep", "demote", "shed"], int] = {"keep": 24, "shed": 32}
 
 
 def run(goodput: float, long: float = 0.5) -> dict:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from typing import Literal
 
 import pytest
 from hmas_lab.cli import main
@@ -21,6 +22,7 @@ from hmas.controller.core.errors import ConfigError, TraceError
 from hmas.controller.scheduling.policies.registry import BUILT_IN
 from hmas.planning import StudyError
 from hmas.planning.backends import on_cores
+from hmas.planning.running import run_case
 from hmas.workloads import build
 
 TINY = PaperSettings(
@@ -114,9 +116,15 @@ def test_rows_of_other_sources_count_only_where_that_is_asked_for(whole, tmp_pat
     copied.write_bytes(path.read_bytes())
     monkeypatch.setattr(rows_module, "fingerprint", lambda: "changed")
     counted = {}
-    for old, again in (("none", ()), ("static", ()), ("all", ()), ("all", (STRONG,))):
+    cases: tuple[tuple[Literal["none", "static", "all"], tuple[str, ...]], ...] = (
+        ("none", ()),
+        ("static", ()),
+        ("all", ()),
+        ("all", (STRONG,)),
+    )
+    for old, again in cases:
         kept = kept_rows(copied, old=old, again=again)
-        counted[old, again] = len(kept._rows)
+        counted[old, again] = len(kept)
     steered = sum(json.loads(line)[1]["steered"] for line in path.read_text().splitlines())
     everything = len(path.read_text().splitlines())
     assert counted["none", ()] == 0
@@ -159,7 +167,7 @@ def test_the_page_shows_every_goal_and_the_plots(whole, tmp_path):
 
 
 def test_a_run_that_the_checker_objects_to_is_told_and_fails(monkeypatch, tmp_path, capsys):
-    seen = rows_module.run_case
+    seen = run_case
 
     def objecting(case, **kwargs):
         run = seen(case, **kwargs)

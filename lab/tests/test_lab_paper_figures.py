@@ -1,6 +1,7 @@
 """Figures of the paper's evaluation on made-up requests: sums that must come out, and the two borrowed admissions."""
 
 import random
+from typing import cast
 
 import pytest
 from hmas_lab.compare import mean_half
@@ -11,11 +12,15 @@ from hmas_lab.paper.goals import goals
 from hmas_lab.paper.over_time import decomposed, gain, in_phases, mismatches, per_window, rates_over_time, series_of
 from hmas_lab.paper.rows import Row
 from hmas_lab.paper.tables import goals_table, ratio_words
+from typing_kit import known
 
 from hmas.controller.core.objectives import service_gain
+from hmas.controller.core.placement import InstanceState
 from hmas.controller.core.types import Estimates, OutcomeKind, Request, Slo, TaskType
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.results import Ended
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.engines.sim.model import EngineModel
 from hmas.loadgen.results import Result
 from hmas.planning.fleet import read_fleet
 
@@ -209,6 +214,15 @@ class Room:
         self.name, self.in_flight, self.sequences, self.n_run, self.in_flight_tokens = name, in_flight, in_flight, 64, 0
 
 
+def room(name) -> InstanceState:
+    return cast("InstanceState", Room(name))
+
+
+def look(gate, now_s, engine=None) -> None:
+    """Shows a gate how far the one engine is; it looks at nothing else."""
+    gate.look(now_s, cast("Scheduler", None), {} if engine is None else {NAME: cast("EngineModel", engine)})
+
+
 FLEET = read_fleet("1xdemo-small")
 NAME = next(iter(FLEET.instances()))
 CAPACITY = FLEET.kinds[0].profile.kv_capacity_tokens
@@ -240,17 +254,17 @@ def ended(one, output, kind=OutcomeKind.COMPLETED):
 
 @pytest.mark.parametrize("name", ["conservative", "past-future"])
 def test_who_does_not_fit_waits_and_nobody_passes_it(name):
-    gate = make_gate(name, FLEET)
+    gate = known(make_gate(name, FLEET))
     big = CAPACITY - 3000
     first, second, third = entry("1", big, 2000), entry("2", big, 2000), entry("3", 10, 10)
-    assert gate.choose(first, [Room(NAME)]).instance == NAME
-    assert gate.choose(second, [Room(NAME)]) is None
-    assert gate.choose(third, [Room(NAME)]) is None
+    assert known(gate.choose(first, [room(NAME)])).instance == NAME
+    assert gate.choose(second, [room(NAME)]) is None
+    assert gate.choose(third, [room(NAME)]) is None
     gate.on_end(ended(first, 5), 1.0)
-    assert gate.choose(third, [Room(NAME)]) is None
-    assert gate.choose(second, [Room(NAME)]).instance == NAME
+    assert gate.choose(third, [room(NAME)]) is None
+    assert known(gate.choose(second, [room(NAME)])).instance == NAME
     assert gate.held[NAME].keys() == {"2"}
-    assert gate.choose(third, [Room(NAME)]).instance == NAME
+    assert known(gate.choose(third, [room(NAME)])).instance == NAME
 
 
 class Engine:
@@ -268,13 +282,13 @@ class Engine:
 
 def test_the_conservative_share_decays_with_the_steps_and_rises_with_a_preemption():
     gate = ConservativeGate(FLEET)
-    gate.choose(entry("1", 10, 1000), [Room(NAME)])
-    gate.look(0.0, None, {NAME: Engine([("1", 301)])})
-    assert gate._ratio[NAME] == pytest.approx(RATIO_START - 301 * (RATIO_START - RATIO_LEAST) / 600)
-    gate.look(1.0, None, {NAME: Engine([("1", 901)])})
-    assert gate._ratio[NAME] == pytest.approx(RATIO_LEAST)
-    gate.look(2.0, None, {NAME: Engine([("1", 901)], preemptions=1)})
-    assert gate._ratio[NAME] == pytest.approx(921 / 1001)
+    gate.choose(entry("1", 10, 1000), [room(NAME)])
+    look(gate, 0.0, Engine([("1", 301)]))
+    assert gate.ratio[NAME] == pytest.approx(RATIO_START - 301 * (RATIO_START - RATIO_LEAST) / 600)
+    look(gate, 1.0, Engine([("1", 901)]))
+    assert gate.ratio[NAME] == pytest.approx(RATIO_LEAST)
+    look(gate, 2.0, Engine([("1", 901)], preemptions=1))
+    assert gate.ratio[NAME] == pytest.approx(921 / 1001)
 
 
 def test_the_past_future_peak_is_the_most_that_is_held_when_one_ends():
@@ -282,7 +296,7 @@ def test_the_past_future_peak_is_the_most_that_is_held_when_one_ends():
     for number, length in enumerate((10, 20, 300, 400)):
         gate.on_end(ended(entry(f"past{number}", 1, 500), length), 0.0)
     gate.on_end(ended(entry("refused", 1, 500), 0, OutcomeKind.SHED), 0.0)
-    gate.look(0.0, None, {})
+    look(gate, 0.0)
     assert gate.expected(0, 500) == pytest.approx((10 + 20 + 300 + 400) / 4)
     assert gate.expected(20, 500) == pytest.approx(350 - 20)
     assert gate.expected(20, 100) == pytest.approx(80)

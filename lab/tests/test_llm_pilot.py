@@ -17,6 +17,7 @@ from hmas_lab.llm_pilot.rows import read_rows, with_state
 from hmas_lab.llm_pilot.state import STATE
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_kit import known
 
 from hmas.agents.model_store.card import ModelCard, file_sha256, verified
 from hmas.agents.model_store.ranges import RangeCounter
@@ -156,10 +157,10 @@ def test_a_trained_model_says_the_same_after_its_folder_was_read(tmp_path, rows,
 
 def test_inputs_outside_of_the_training_are_cut_and_counted(rows, model):
     last_ms = float(np.log1p(rows.start_ms).max())
-    narrow = ProfileModel(model.formula, model.trees, RangeCounter(model.ranges.bounds | {"log_start": (last_ms, last_ms)}))
+    narrow = ProfileModel(model.formula, model.trees, RangeCounter(known(model.ranges).bounds | {"log_start": (last_ms, last_ms)}))
     outside = int((np.log1p(rows.start_ms).astype(np.float32) < np.float32(last_ms)).sum())
     told = narrow.predict(rows, live=False)["ttft"]
-    assert narrow.ranges.out_of_range == {"log_start": outside}
+    assert known(narrow.ranges).out_of_range == {"log_start": outside}
     at_bound = model.predict(replace(rows, start_ms=np.full(len(rows), rows.start_ms.max())), live=False)["ttft"]
     assert told == pytest.approx(at_bound)
     assert told != pytest.approx(model.predict(rows, live=False)["ttft"])
@@ -234,7 +235,7 @@ def test_the_shipped_model_knows_what_it_was_trained_on():
 
 def test_the_profile_model_carries_ranges_too():
     model, card = load_profile_model()
-    assert tuple(model.ranges.bounds) == COLUMNS
+    assert tuple(known(model.ranges).bounds) == COLUMNS
     assert list(card.details["ranges"]) == list(COLUMNS)
 
 

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 from control_kit import long_view
 from hmas_lab.meta.bandit import CONTEXT, HALF_LIFE, BanditSelector, context, make_bandit
+from typing_kit import of_type
 
 from hmas.agents.meta.candidate import Candidate
 from hmas.agents.meta.make import SELECTORS, make_meta
 from hmas.agents.meta.selectors.base import Reward, Situation
 from hmas.controller.config.schema import AgentsConfig, Config
+from hmas.controller.core.messages import MetaDecision
 from hmas.controller.scheduling.policies.registry import POLICIES
 
 RED = Candidate(policy="robust-edf")
@@ -118,5 +120,5 @@ def test_it_is_put_together_as_configured(monkeypatch):
     monkeypatch.setitem(SELECTORS, "bandit", make_bandit)
     meta = make_meta(Config(agents=AgentsConfig(meta_selector="bandit", meta_period_s=5.0)))
     said = [word for step in range(8) for word in meta.on_view(long_view(5.0 * step), 5.0 * step)]
-    assert said[-1].source == "bandit"
-    assert "share of good requests as learnt" in said[-1].reason
+    assert of_type(MetaDecision, said[-1]).source == "bandit"
+    assert "share of good requests as learnt" in of_type(MetaDecision, said[-1]).reason

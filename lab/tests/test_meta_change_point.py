@@ -1,18 +1,21 @@
 """The change-point selector and its table: when it looks up, what it finds, and what is said of a table that cannot be used."""
 
 import json
+from typing import Any
 
 import pytest
 from control_kit import long_view
 from hmas_lab.meta.change_point import ChangePointSelector, Level, make_change_point
 from hmas_lab.meta.features import FEATURES, SHORT_LIST, features_of
 from hmas_lab.meta.regimes import ROWS_MOST, SHIPPED, Row, look_up, read_table, write_table
+from typing_kit import of_type
 
 from hmas.agents.meta.candidate import Candidate
 from hmas.agents.meta.make import SELECTORS, make_meta
 from hmas.agents.meta.selectors.base import Situation
 from hmas.controller.config.schema import AgentsConfig, Config
 from hmas.controller.core.errors import ConfigError
+from hmas.controller.core.messages import MetaDecision
 from hmas.controller.core.messages.views import ChangePoint
 from hmas.controller.scheduling.policies.registry import POLICIES
 
@@ -27,7 +30,7 @@ def _installed(monkeypatch):
 
 
 def situation(now_s: float, view=None, **changes) -> Situation:
-    values = {"current": EDF, "start": EDF, "allowed": tuple(sorted(POLICIES)), "since_s": 0.0, "now_s": now_s}
+    values: dict[str, Any] = {"current": EDF, "start": EDF, "allowed": tuple(sorted(POLICIES)), "since_s": 0.0, "now_s": now_s}
     return Situation(view=view or long_view(now_s), **(values | changes))
 
 
@@ -71,7 +74,6 @@ def test_a_fleet_that_loses_speed_is_a_change_too():
     selector = ChangePointSelector([LATE])
     for step in range(12):
         selector.propose(situation(10.0 * step))
-    said = EDF
     for step in range(12, 20):
         slow = long_view(10.0 * step, violation_rate=0.5, late_service=0.6)
         said = selector.propose(situation(10.0 * step, slow))
@@ -150,8 +152,8 @@ def test_it_is_put_together_as_configured(tmp_path):
     agents = AgentsConfig(meta_selector="change-point", meta_model=str(tmp_path / "t.json"), meta_judge=False, meta_period_s=5.0)
     meta = make_meta(Config(agents=agents))
     said = [word for step in range(8) for word in meta.on_view(long_view(5.0 * step), 5.0 * step)]
-    assert said[-1].policy == "fcfs"
-    assert said[-1].source == "change-point"
+    assert of_type(MetaDecision, said[-1]).policy == "fcfs"
+    assert of_type(MetaDecision, said[-1]).source == "change-point"
 
 
 def test_a_table_of_ones_own_is_trusted_and_the_learnt_one_is_judged(tmp_path):
@@ -161,5 +163,5 @@ def test_a_table_of_ones_own_is_trusted_and_the_learnt_one_is_judged(tmp_path):
         meta = make_meta(Config(agents=agents))
         bad = {"violation_rate": 0.9, "ttft_violation_rate": 0.0}
         said = [word for step in range(8) for word in meta.on_view(long_view(5.0 * step, **bad), 5.0 * step)]
-        assert any(word.changed for word in said) is follows
-        assert said[-1].source == "change-point"
+        assert any(of_type(MetaDecision, word).changed for word in said) is follows
+        assert of_type(MetaDecision, said[-1]).source == "change-point"

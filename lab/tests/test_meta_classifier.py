@@ -5,11 +5,13 @@ import shutil
 import tomllib
 from importlib import import_module
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from control_kit import long_view
-from hmas_lab.meta.classifier import FILE, SHIPPED, SURE, ClassifierSelector, load_classifier, make_classifier
+from hmas_lab.meta.classifier import FILE, SHIPPED, SURE, ClassifierSelector, PolicyClassifier, load_classifier, make_classifier
 from hmas_lab.meta.features import FEATURES, SHORT_LIST, features_of
+from typing_kit import known, of_type
 
 from hmas.agents.meta.agent import REPORT_EVERY_S, make_agent
 from hmas.agents.meta.candidate import Candidate
@@ -19,7 +21,7 @@ from hmas.agents.model_store.card import CARD
 from hmas.controller.config.plugins import LAB
 from hmas.controller.config.schema import AgentsConfig, Config
 from hmas.controller.core.errors import ModelError
-from hmas.controller.core.messages import ModelReport
+from hmas.controller.core.messages import MetaDecision, ModelReport
 from hmas.controller.scheduling.policies.registry import POLICIES
 
 EDF = Candidate(policy="edf")
@@ -35,28 +37,32 @@ class Says:
         return self._said
 
 
+def says(**said: float) -> PolicyClassifier:
+    return cast("PolicyClassifier", Says(**said))
+
+
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch):
     monkeypatch.setitem(SELECTORS, "classifier", make_classifier)
 
 
 def situation(view=None, **changes) -> Situation:
-    values = {"current": EDF, "start": EDF, "allowed": tuple(sorted(POLICIES)), "since_s": 0.0, "now_s": 100.0}
+    values: dict[str, Any] = {"current": EDF, "start": EDF, "allowed": tuple(sorted(POLICIES)), "since_s": 0.0, "now_s": 100.0}
     return Situation(view=view or long_view(100.0), **(values | changes))
 
 
 def test_the_likeliest_policy_is_proposed_where_it_is_likely_enough():
-    said = ClassifierSelector(Says(edf=0.3, two_lane=0.7)).propose(situation())
+    said = ClassifierSelector(says(edf=0.3, two_lane=0.7)).propose(situation())
     assert (said.candidate, said.confidence, said.source) == (Candidate(policy="two-lane"), 0.7, "classifier")
-    unsure = ClassifierSelector(Says(edf=0.3, two_lane=SURE - 0.01, sjf=0.2)).propose(situation())
+    unsure = ClassifierSelector(says(edf=0.3, two_lane=SURE - 0.01, sjf=0.2)).propose(situation())
     assert unsure.candidate == EDF
     assert "keep" in unsure.reason
     sjf = Candidate(policy="sjf", parameters={"aging_ms_per_s": 1.0}, n_run=8)
-    assert ClassifierSelector(Says(sjf=0.9, edf=0.1)).propose(situation(current=sjf)).candidate == sjf, "with the parameters that it has"
+    assert ClassifierSelector(says(sjf=0.9, edf=0.1)).propose(situation(current=sjf)).candidate == sjf, "with the parameters that it has"
 
 
 def test_what_may_not_be_proposed_and_too_few_requests():
-    selector = ClassifierSelector(Says(edf=0.3, two_lane=0.7))
+    selector = ClassifierSelector(says(edf=0.3, two_lane=0.7))
     assert selector.propose(situation(allowed=("edf", "sjf"))).candidate == EDF
     assert selector.propose(situation(allowed=("lottery",), current=Candidate(policy="lottery"))).candidate.policy == "lottery"
     assert selector.propose(situation(long_view(100.0, ended=5))).confidence == 0.0
@@ -98,9 +104,9 @@ def test_what_lies_outside_of_its_training_is_answered_as_at_the_bound_and_count
     row, outside = features_of(usual, "edf"), features_of(other, "edf")
     assert free.probabilities(outside) != pytest.approx(free.probabilities(row), rel=0.1)
     assert narrow.probabilities(outside) == free.probabilities(row)
-    assert narrow.ranges.out_of_range == {"violation_rate": 1, "late_service": 1, "log_queued_s": 1}
+    assert known(narrow.ranges).out_of_range == {"violation_rate": 1, "late_service": 1, "log_queued_s": 1}
     assert narrow.probabilities(row) == free.probabilities(row)
-    assert narrow.ranges.out_of_range["late_service"] == 1
+    assert known(narrow.ranges).out_of_range["late_service"] == 1
     assert narrow.answered == 2
 
 
@@ -135,7 +141,7 @@ def test_folders_that_cannot_be_used(tmp_path):
 def test_it_is_put_together_as_configured(tmp_path):
     config = Config(state_dir=str(tmp_path), agents=AgentsConfig(meta_selector="classifier", meta_period_s=5.0))
     said = [word for step in range(8) for word in make_meta(config).on_view(long_view(5.0 * step), 5.0 * step)]
-    assert said[-1].source == "classifier"
+    assert of_type(MetaDecision, said[-1]).source == "classifier"
     own = changed(tmp_path)
     make_meta(Config(state_dir=str(tmp_path), agents=AgentsConfig(meta_selector="classifier", meta_model=str(own))))
     with pytest.raises(ModelError):

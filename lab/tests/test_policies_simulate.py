@@ -17,6 +17,7 @@ from hmas.controller.core.errors import ConfigError
 from hmas.controller.scheduling.policies.registry import POLICIES
 from hmas.planning import StudyError
 from hmas.planning.backends import on_cores
+from hmas.planning.running import run_case
 
 TINY = SimulatedSettings(
     policies=(BASELINE, "sjf"), slices=("burst",), fleet="1xdemo-small", loads=(1.0,), seeds=2, duration_s=20.0, backlog=40, caps=(8, 16)
@@ -117,10 +118,8 @@ def test_where_nothing_is_sure_ordering_buys_nothing_and_a_failed_policy_is_name
 
 
 def test_a_run_that_the_checker_objects_to_fails(monkeypatch):
-    objecting = simulate.run_case
-
-    def run_case(case):
-        made = objecting(case)
+    def objecting(case):
+        made = run_case(case)
         made.violations.append("a request was served twice")
         return made
 

@@ -114,5 +114,7 @@ def test_a_measurement_that_stands_out_from_its_neighbours_is_replaced():
 def test_what_badly_filled_tiles_a_cache_s_end_or_an_edge_explain_stays():
     assert without_spikes(grid(p22=6.0))[1] == 0, "half as slow again"
     assert without_spikes(grid(p28=90.0))[1] == 0, "an edge has neighbours along one axis only"
-    beyond_the_cache = {(m, n): float(m * n) * (4 if m * n >= 8 else 1) for m in (1, 2, 4, 8) for n in (1, 2, 4, 8)}
+    beyond_the_cache: dict[tuple[int, ...], float] = {
+        (m, n): float(m * n) * (4 if m * n >= 8 else 1) for m in (1, 2, 4, 8) for n in (1, 2, 4, 8)
+    }
     assert without_spikes(beyond_the_cache)[1] == 0, "everything larger is slow too"

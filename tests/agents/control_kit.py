@@ -16,7 +16,7 @@ def instance(**changes: Any) -> InstanceView:
 
 
 def short_view(now_s: float, **changes: Any) -> ShortView:
-    values = {
+    values: dict[str, Any] = {
         "sent_s": now_s, "window_s": 5.0, "policy": "edf", "queued": 0, "oldest_wait_ms": 0.0, "queue_slope": 0.0, "ended": 100,
         "ttft_ms": CALM, "tpot_ms": CALM, "violation_rate": 0.02, "ttft_violation_rate": 0.01, "tpot_violation_rate": 0.01,
         "goodput_rps": 10.0, "throughput_tps": 1000.0, "utilization": {"i0": 0.8}, "instances": [instance()], "arrival_rps": 10.0,
@@ -25,7 +25,7 @@ def short_view(now_s: float, **changes: Any) -> ShortView:
 
 
 def long_view(now_s: float, **changes: Any) -> LongView:
-    values = {
+    values: dict[str, Any] = {
         "sent_s": now_s, "window_s": 60.0, "policy": "edf", "arrived": 600, "ended": 600, "arrival_rps": 10.0, "arrival_cv": 1.0,
         "burst_ratio": 1.5, "prompt_mean": 500.0, "output_mean": 100.0, "total_cv": 0.8, "long_share": 0.2, "long_backlog": 0, "queued": 0,
         "ttft_ms": CALM, "tpot_ms": CALM, "violation_rate": 0.02, "ttft_violation_rate": 0.01, "tpot_violation_rate": 0.01,
@@ -35,7 +35,7 @@ def long_view(now_s: float, **changes: Any) -> LongView:
 
 
 def completion(number: int, now_s: float, **changes: Any) -> Completion:
-    values = {
+    values: dict[str, Any] = {
         "request_id": f"{number:08d}", "sent_s": now_s, "tenant": "a", "model": "m", "outcome": OutcomeKind.COMPLETED,
         "arrival_s": now_s - 3.0, "policy": "edf", "instance": "i0", "prompt_tokens": 300, "output_tokens": 100, "queue_ms": 100.0,
         "ttft_ms": 400.0, "service_ttft_ms": 300.0, "tpot_ms": 20.0, "total_ms": 2400.0, "ttft_slo_ms": 4000.0, "tpot_slo_ms": 40.0,

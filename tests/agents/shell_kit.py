@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from hmas.agents.runtime.shell import AgentShell
 from hmas.controller.bus.memory_bus import MemoryBus
-from hmas.controller.core.messages import COSTS, Message
+from hmas.controller.core.messages import COSTS
 from hmas.controller.runtime.clock import Clock
 
 
@@ -18,7 +19,7 @@ class Running:
     stop: asyncio.Event
     task: asyncio.Task
 
-    async def answers(self, count: int, stream: str = COSTS) -> list[Message]:
+    async def answers(self, count: int, stream: str = COSTS) -> list[Any]:
         async with asyncio.timeout(5):
             while len(found := await self.bus.latest(stream, 1000)) < count:  # noqa: ASYNC110 - the bus is polled: followers are not what is tested
                 await asyncio.sleep(0)

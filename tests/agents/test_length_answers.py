@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import norm
+from scipy.stats import norm  # type: ignore[import-untyped]  # it ships no types
 
 from hmas.agents.perception.lengths.base import SHIPPED, load
 from hmas.agents.perception.tagging import RulesReader

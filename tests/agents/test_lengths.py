@@ -1,6 +1,7 @@
 """The length model: quantiles that are ascending, bounded, learnt, and honest under drift."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,12 +29,12 @@ def base():
 
 
 def ask(model: LengthModel, excerpt: str = "Why is the sky blue?", /, *, reading: Reading = READ, **changes):
-    view = {"excerpt": excerpt, "prompt_chars": len(excerpt), "prompt_tokens": len(excerpt) // 4} | {
+    view: dict[str, Any] = {"excerpt": excerpt, "prompt_chars": len(excerpt), "prompt_tokens": len(excerpt) // 4} | {
         key: changes.pop(key)
         for key in ("prompt_chars", "prompt_tokens", "max_output_tokens", "turns", "has_tools", "images", "context_tokens", "system")
         if key in changes
     }
-    request = {"task": TaskType.QA, "tenant": "t", "model": "m"} | changes
+    request: dict[str, Any] = {"task": TaskType.QA, "tenant": "t", "model": "m"} | changes
     return model.forecast(PromptView(**view), reading, **request)
 
 
@@ -277,9 +278,9 @@ def test_what_is_remembered_is_bounded(base):
     for number in range(2000):
         model.learn(ask(model, f"prompt {number}", tenant=f"t{number}", model=f"m{number}", session=f"s{number}"), 50)
     assert model.groups <= 500
-    assert len(model._calibration) <= 4096
-    assert len(model._longest) <= 4096
-    assert len(model._models) <= lengths.MODELS
+    assert len(model.calibration) <= 4096
+    assert len(model.longest) <= 4096
+    assert len(model.models) <= lengths.MODELS
 
 
 @pytest.mark.parametrize("output", [0, -3])
@@ -303,7 +304,7 @@ def test_a_degenerate_answer_counts_as_one_odd_answer(base):
 def test_hundreds_that_are_answered_before_the_first_completes_are_one_mistake_and_not_hundreds():
     model = LengthModel()
     views = [PromptView(excerpt=f"prompt {number}", prompt_tokens=300) for number in range(600)]
-    who = {"task": TaskType.SUMMARIZATION, "tenant": "t", "model": "m"}
+    who: dict[str, Any] = {"task": TaskType.SUMMARIZATION, "tenant": "t", "model": "m"}
     for forecast in [model.forecast(view, Reading(), **who) for view in views]:
         model.learn(forecast, 7)
     tokens = model.forecast(PromptView(excerpt="another", prompt_tokens=300), Reading(), **who).tokens

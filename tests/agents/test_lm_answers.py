@@ -4,6 +4,7 @@ import json
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -288,7 +289,7 @@ def whole_checkpoint(work: Path, step: int) -> Path:
 
 
 def test_a_run_goes_on_from_its_newest_whole_checkpoint(settings):
-    begun = {"base_fingerprint": "b", "data_sha256": {"rows": "d"}}
+    begun: dict[str, Any] = {"base_fingerprint": "b", "data_sha256": {"rows": "d"}}
     assert begin(Run(settings=settings, **begun)) is None
     whole_checkpoint(settings.work, 9)
     newest = whole_checkpoint(settings.work, 10)
@@ -311,7 +312,7 @@ def test_a_run_goes_on_from_its_newest_whole_checkpoint(settings):
     ],
 )
 def test_what_would_be_another_run_does_not_go_on(settings, changes, begun, said):
-    first = {"base_fingerprint": "b", "data_sha256": {"rows": "d"}}
+    first: dict[str, Any] = {"base_fingerprint": "b", "data_sha256": {"rows": "d"}}
     begin(Run(settings=settings, **first))
     whole_checkpoint(settings.work, 5)
     with pytest.raises(ConfigError, match=re.escape(said)):

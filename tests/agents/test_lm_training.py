@@ -8,6 +8,7 @@ import shutil
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,7 +45,7 @@ def rows(tmp_path_factory) -> Path:
 def causal(rows, tmp_path_factory) -> Path:
     """A causal model that was killed in the middle of its training, resumed, and ended."""
     folder = tmp_path_factory.mktemp("causal")
-    told = ("--base", base("causal"), "--data", rows, "--out", folder / "out", "--work", folder / "work", *SMALL)
+    told: tuple[Any, ...] = ("--base", base("causal"), "--data", rows, "--out", folder / "out", "--work", folder / "work", *SMALL)
     told = (*told, "--epochs", 5, "--eval-every", 12)
     first = Training(folder / "first.log", *told)
     # The line about a look comes before its checkpoint, the line of the next step after it.
@@ -180,7 +181,20 @@ async def test_vllm_with_the_adapter_reads_as_the_process_does(causal, rows, tmp
 
 
 def test_an_encoder_is_merged_and_beats_chance_and_majority(rows, tmp_path):
-    told = ("--base", base("encoder"), "--data", rows, "--out", tmp_path / "out", "--merge", *SMALL, "--epochs", 6, "--eval-every", 20)
+    told: tuple[Any, ...] = (
+        "--base",
+        base("encoder"),
+        "--data",
+        rows,
+        "--out",
+        tmp_path / "out",
+        "--merge",
+        *SMALL,
+        "--epochs",
+        6,
+        "--eval-every",
+        20,
+    )
     run = Training(tmp_path / "log", *told)
     assert run.wait() == 0, run.said()
     judge(tmp_path / "out")
@@ -190,7 +204,7 @@ def test_an_encoder_is_merged_and_beats_chance_and_majority(rows, tmp_path):
 
 
 def test_an_interrupt_leaves_a_checkpoint_and_a_run_without_progress_stops_early(rows, tmp_path):
-    told = ("--base", base("encoder"), "--data", rows, "--out", tmp_path / "out", "--excerpt-chars", 80, "--batch", 16)
+    told: tuple[Any, ...] = ("--base", base("encoder"), "--data", rows, "--out", tmp_path / "out", "--excerpt-chars", 80, "--batch", 16)
     # A rate at which nothing is learnt: no look at the validation rows betters the first one.
     told = (*told, "--learning-rate", 1e-7, "--epochs", 400, "--eval-every", 2, "--patience", 2)
     first = Training(tmp_path / "first.log", *told)

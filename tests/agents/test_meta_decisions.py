@@ -1,22 +1,26 @@
 """Meta: rules, dwell, rollback, bypass, operators; and that nothing can lead it out of the pool."""
 
+from typing import Any
+
 import pytest
 from control_kit import CALM, long_view, short_view
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_kit import of_type
 
 from hmas.agents.meta.limits import Limits
 from hmas.agents.meta.model import MetaModel
-from hmas.controller.core.messages import LatencySummary
+from hmas.controller.core.messages import LatencySummary, MetaDecision
 from hmas.controller.scheduling.policies.registry import POLICIES
 
 UNEVEN = {"by_tenant": {"a": 0.5, "b": 0.5}, "fairness": 0.4, "violation_rate": 0.5}
 
 
 def model(**changes) -> MetaModel:
-    limits = {"period_s": 5.0, "dwell_s": 20.0, "rollback_window_s": 10.0, "settle_s": 5.0}
+    limits: dict[str, Any] = {"period_s": 5.0, "dwell_s": 20.0, "rollback_window_s": 10.0, "settle_s": 5.0}
     limits |= {name: changes.pop(name) for name in list(changes) if hasattr(Limits, name)}
-    return MetaModel(**({"start": "edf", "pool": POLICIES, "limits": Limits(**limits)} | changes))
+    values: dict[str, Any] = {"start": "edf", "pool": POLICIES, "limits": Limits(**limits)}
+    return MetaModel(**(values | changes))
 
 
 def live(meta: MetaModel, until_s: float, *, from_s: float = 0.0, long=None, short=None) -> list:
@@ -147,4 +151,4 @@ def test_no_view_leads_out_of_the_pool(views):
     meta = model(dwell_s=1.0)
     for number, view in enumerate(views):
         for decision in meta.on_long(long_view(5.0 * number, by_tenant={"a": 0.5, "b": 0.5}, **view), 5.0 * number):
-            assert decision.policy in POLICIES
+            assert of_type(MetaDecision, decision).policy in POLICIES

@@ -2,6 +2,7 @@
 
 import pytest
 from control_kit import long_view, short_view
+from typing_kit import all_of_type
 
 from hmas.agents.meta.agent import MetaAgent
 from hmas.agents.meta.candidate import Candidate
@@ -51,7 +52,7 @@ def test_a_bypass_that_has_ended_does_not_come_back():
     again.restore([seen, over, decided(300.0, "edf", "edf", repeats="x")], 303.0)
     assert not again.bypassed
     said = again.on_short(short_view(303.0), 303.0)
-    assert [(d.policy, d.bypass) for d in said] == [("edf", False)]
+    assert [(d.policy, d.bypass) for d in all_of_type(MetaDecision, said)] == [("edf", False)]
 
 
 def test_a_bypass_in_force_goes_on_from_when_it_was_last_in_force_and_back_to_what_it_put_aside():
@@ -162,7 +163,7 @@ def test_work_that_raises_anything_is_told_once_and_not_repeated_at_once(work, e
     agent.handle([long_view(100.0)], 100.0)
     asked = agent.beside(100.0)
     assert asked is not None
-    (told,) = asked.finish(asked.compute(), 100.1)
+    (told,) = all_of_type(MetaDecision, asked.finish(asked.compute(), 100.1))
     assert told.policy == "edf"
     assert f"the work broke: {error}: " in told.reason
     assert agent.beside(100.2) is None

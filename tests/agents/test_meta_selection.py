@@ -1,6 +1,7 @@
 """What becomes of a selector's proposal: whitelist, agreement, dwell, budget, judge; that a hostile selector cannot hurt; outcomes."""
 
 import itertools
+from typing import Any
 
 import msgspec
 import pytest
@@ -65,7 +66,7 @@ class Rules:
 
 
 def model(selector, **changes) -> MetaModel:
-    bounds = {"period_s": 5.0, "dwell_s": 20.0, "rollback_window_s": 10.0, "settle_s": 5.0}
+    bounds: dict[str, Any] = {"period_s": 5.0, "dwell_s": 20.0, "rollback_window_s": 10.0, "settle_s": 5.0}
     bounds |= {name: changes.pop(name) for name in list(changes) if name in Limits.__dataclass_fields__}
     return MetaModel(**({"start": "edf", "pool": POLICIES, "limits": Limits(**bounds), "selector": selector} | changes))
 

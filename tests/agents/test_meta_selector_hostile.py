@@ -5,6 +5,7 @@ Every answer that a schema lets through is tried against the rule map under the 
 
 import functools
 import random
+from typing import cast
 
 import pytest
 from chat_kit import Behave, answer, chat_server, closed_port, raw, says, text_of
@@ -16,6 +17,7 @@ from hmas.agents.meta.limits import Limits
 from hmas.agents.meta.model import MetaModel
 from hmas.agents.meta.selectors.base import Proposal
 from hmas.agents.meta.twin.evidence import Gain
+from hmas.agents.meta.twin.twin import Answer, Twin
 from hmas.controller.core.messages import MetaDecision
 from hmas.controller.core.types import OutcomeKind
 from hmas.controller.scheduling.policies.registry import COMMON_PARAMETERS, POLICIES
@@ -228,6 +230,6 @@ def test_what_is_not_trusted_has_to_be_surely_better(share, error, passes):
         def gain(self, one, other):
             return Gain(share=share, error=error, good=0.5 + share, other_good=0.5)
 
-    ruling = Judge(Says()).rule(Candidate(policy="edf"), Candidate(policy="sjf"), Replayed(), sure=True)
+    ruling = Judge(cast("Twin", Says())).rule(Candidate(policy="edf"), Candidate(policy="sjf"), cast("Answer", Replayed()), sure=True)
     assert ruling.passes is passes
     assert "points" in ruling.reason

@@ -6,6 +6,7 @@ import json
 import re
 import threading
 import time
+from typing import Any
 
 import jsonschema
 import msgspec
@@ -14,6 +15,7 @@ from chat_kit import answer, chat_server, closed_port, raw, says, text_of
 from control_kit import long_view
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_kit import known, of_type
 
 from hmas.agents.meta.candidate import Candidate
 from hmas.agents.meta.make import make_meta
@@ -25,13 +27,21 @@ from hmas.agents.meta.selectors.rules import RuleSelector
 from hmas.controller.config.loader import load_config
 from hmas.controller.config.schema import AgentsConfig, Config
 from hmas.controller.core.errors import ConfigError, HmasError
+from hmas.controller.core.messages import MetaDecision
 from hmas.controller.scheduling.policies.registry import POLICIES
 
 EDF = Candidate(policy="edf")
 
 
 def situation(now_s: float = 1000.0, **changes) -> Situation:
-    values = {"view": long_view(now_s), "current": EDF, "start": EDF, "allowed": tuple(sorted(POLICIES)), "since_s": 900.0, "now_s": now_s}
+    values: dict[str, Any] = {
+        "view": long_view(now_s),
+        "current": EDF,
+        "start": EDF,
+        "allowed": tuple(sorted(POLICIES)),
+        "since_s": 900.0,
+        "now_s": now_s,
+    }
     return Situation(**(values | changes))
 
 
@@ -202,7 +212,7 @@ def half(handler, _body):
     handler.close_connection = True
 
 
-BROKEN = {
+BROKEN: dict[str, tuple[Any, str, bool]] = {
     "500": (lambda handler, _: raw(handler, b"upstream is down", status=500), "HTTP 500", False),
     "redirect": (lambda handler, _: raw(handler, b"", status=302), "HTTP 302", False),
     "html": (lambda handler, _: raw(handler, b"<html>login</html>", kind="text/html"), "not a chat completion", False),
@@ -246,7 +256,7 @@ def test_a_dead_endpoint_is_left_alone_longer_each_time_and_found_again():
     assert gaps[FAILURES - 1] == REST_S
     assert len(asked_s) < 10
     with chat_server(says(answer("sjf"))) as chat:
-        asker._ask = ChatEndpoint(chat.url).ask
+        asker.ask = ChatEndpoint(chat.url).ask
         assert decided(asker, situation(3600.0 + 900.0)).source == "llm"
         assert decided(asker, situation(3600.0 + 910.0)).source == "llm"
 
@@ -291,7 +301,7 @@ async def test_the_agent_asks_in_its_thread_while_its_loop_goes_on():
         agents = AgentsConfig(meta_selector="llm", meta_llm_url=chat.url)
         agent, lane = make_agent(Config(agents=agents)), Lane("meta")
         said = agent.handle([long_view(1000.0)], 1000.0)
-        beside = agent.beside(1000.0)
+        beside = known(agent.beside(1000.0))
         answering = asyncio.ensure_future(lane.run(beside.compute))
         assert await asyncio.to_thread(came.wait, 10.0)
         assert not answering.done(), "the loop is free while the answer is awaited"
@@ -299,8 +309,9 @@ async def test_the_agent_asks_in_its_thread_while_its_loop_goes_on():
         await answering
         said += beside.finish(answering.result(), 1000.5)
         lane.close()
-    assert said[-1].source == "llm"
-    assert said[-1].policy == "robust-edf", "wished once: not followed yet"
+    last = of_type(MetaDecision, said[-1])
+    assert last.source == "llm"
+    assert last.policy == "robust-edf", "wished once: not followed yet"
 
 
 def test_an_address_that_cannot_be_one_is_told():
@@ -315,4 +326,4 @@ def test_the_prompt_is_bounded_and_takes_odd_figures():
     odd = long_view(1000.0, violation_rate=float("nan"), total_cv=float("inf"), by_tenant={f"t{n}": 0.001 for n in range(1000)})
     said = asker.propose(situation(view=odd, since_s=float("-inf")))
     assert isinstance(said, Pending)
-    assert len(asker._body(situation(view=odd))) < 16_000
+    assert len(asker.body(situation(view=odd))) < 16_000

@@ -11,9 +11,10 @@ import pytest
 from chat_kit import chat_server, raw
 from control_kit import long_view
 from lm_kit import ROOT, vllm
+from typing_kit import of_type
 
 from hmas.agents.meta.candidate import Candidate
-from hmas.agents.meta.selectors.base import Situation
+from hmas.agents.meta.selectors.base import Pending, Situation
 from hmas.agents.meta.selectors.llm import LlmSelector
 from hmas.agents.meta.selectors.llm_answer import read
 from hmas.agents.meta.selectors.llm_endpoint import ChatEndpoint
@@ -63,7 +64,7 @@ def test_what_it_says_is_of_the_schema(url, allowed):
     asker = LlmSelector(ChatEndpoint(url, timeout_s=60.0).ask, RuleSelector(), model="tiny")
     edf = Candidate(policy="edf")
     now = Situation(view=long_view(1000.0), current=edf, start=edf, allowed=allowed, since_s=900.0, now_s=1000.0)
-    text = asker.propose(now).compute()
+    text = of_type(Pending, asker.propose(now)).compute()
     document = json.loads(text)
     assert document["policy"] in allowed
     assert list(document) == ["reason", "policy", "parameters", "bypass", "confidence"]

@@ -71,7 +71,7 @@ def test_who_leads_is_pressed_the_next_time_and_a_round_is_hardly_longer_for_it(
     assert EDF in [one.candidate for one in answer.outlooks]
     assert answer.replayed <= answer.requests * (MOST + 1.5)
     twin.take(replace(answer, took_s=answer.replayed / 1000.0))
-    assert twin._request_ms == pytest.approx(1.0)
+    assert twin.request_ms == pytest.approx(1.0)
 
 
 def test_who_may_not_be_chosen_is_not_pressed():

@@ -1,6 +1,7 @@
 """The digital twin: the past replayed under candidates, what is made of it, and when it is silent."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -24,6 +25,7 @@ from twin_kit import (
     told_of,
     twin_of,
 )
+from typing_kit import of_type
 
 from hmas.agents.meta.candidate import Candidate
 from hmas.agents.meta.judge import TOLERANCE, Judge
@@ -187,7 +189,7 @@ def test_every_policy_has_its_turn_and_a_replay_has_few_candidates():
 def test_who_leads_is_always_looked_at_and_the_hopeless_seldom():
     schedule = CandidateSchedule()
     gains = {"slack": found(0.05), "two-lane": found(0.01), "sjf": found(-0.1), "wfq": found(-0.01)}
-    times = Counter()
+    times: Counter[str] = Counter()
     for _ in range(24):
         times.update(one.policy for one in schedule.choose(EDF, POLICIES, lambda one, _other: gains.get(one.policy)) if one.n_run == 0)
     assert times["slack"] == 24
@@ -202,7 +204,7 @@ def test_the_best_static_window_is_searched_for_from_replay_to_replay():
         worth = {window: -abs(place - best) for place, window in enumerate(CAPS)}
         return found(worth[one.n_run] - worth[other.n_run]) if {one.n_run, other.n_run} <= worth.keys() else None
 
-    looked_at = []
+    looked_at: Sequence[Candidate] = ()
     for _ in range(200):
         looked_at = schedule.choose(EDF, POLICIES, gain)
         plain, other = schedule.plain, CAPS.index(schedule.plain.n_run)
@@ -327,7 +329,7 @@ def test_a_twin_learns_what_replays_cost_and_keeps_to_its_budget():
 def test_where_replays_are_dear_fewer_candidates_are_looked_at_and_the_window_stays():
     twin, now_s = twin_of(lived(blocked()), budget_s=2.0)
     assert twin.places(now_s) == MOST
-    whole = len(twin.question((FCFS,), float("-inf"), now_s).world.asked)
+    whole = len(of_type(Question, twin.question((FCFS,), float("-inf"), now_s)).world.asked)
     for took_s, places in ((0.1, MOST), (AIMED * 2.0 / 4.5, 4), (100.0, LEAST)):
         # What the whole window takes under one candidate.
         twin.take(Answer(outlooks=(looked(FCFS),), check=None, took_s=took_s, requests=whole))
@@ -337,11 +339,11 @@ def test_where_replays_are_dear_fewer_candidates_are_looked_at_and_the_window_st
 def test_while_nobody_misses_a_target_only_what_runs_and_the_plain_baseline_are_replayed():
     calm, plain = blocked(rate=0.5, seconds=300.0), FCFS.window(32)
     twin, now_s = twin_of(lived(calm), window_s=300.0)
-    question = twin.question((FCFS, EDF, SJF, plain), float("-inf"), now_s, sparing=(plain,))
+    question = of_type(Question, twin.question((FCFS, EDF, SJF, plain), float("-inf"), now_s, sparing=(plain,)))
     assert [one.candidate for one in question.answer().outlooks] == [FCFS, plain]
     assert [one.candidate for one in replace(question, sparing=None).answer().outlooks] == [FCFS, EDF, SJF, plain]
     twin, now_s = twin_of(lived(blocked()))
-    question = twin.question((FCFS, EDF, SJF, plain), float("-inf"), now_s, sparing=(plain,))
+    question = of_type(Question, twin.question((FCFS, EDF, SJF, plain), float("-inf"), now_s, sparing=(plain,)))
     assert len(question.answer().outlooks) == 4
 
 

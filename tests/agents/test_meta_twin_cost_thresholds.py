@@ -6,9 +6,11 @@ from statistics import fmean
 import pytest
 from msgspec.structs import replace
 from twin_kit import asked, looked, told, twin_of
+from typing_kit import of_type
 
 from hmas.agents.meta.candidate import Candidate
 from hmas.agents.meta.twin.cost_thresholds import KEPT, NEAR_S, CostThresholds
+from hmas.agents.meta.twin.past_requests import PastRequest
 from hmas.agents.meta.twin.twin import Question
 
 RED = Candidate(policy="robust-edf")
@@ -16,7 +18,8 @@ RED = Candidate(policy="robust-edf")
 
 def overload(seconds: float = 240.0, rate: float = 12.0, seed: int = 3):
     """Half again as much as `demo-small` can do, one request in four ten times as long as the others."""
-    draw, at_s, window = random.Random(seed), 1000.0, []
+    draw, at_s = random.Random(seed), 1000.0
+    window: list[PastRequest] = []
     while (at_s := at_s + draw.expovariate(rate)) < 1000.0 + seconds:
         window.append(asked(len(window), at_s, draw.choice([40, 40, 40, 400]), ttft_ms=draw.uniform(1000.0, 6000.0)))
     return window
@@ -51,8 +54,9 @@ def test_readings_are_bounded_and_nonsense_is_none():
     cost_thresholds = CostThresholds()
     for tenth in range(20 * KEPT):
         cost_thresholds.observe(snapshot(0.1 * tenth, 5.0))
-    assert len(cost_thresholds._true) <= KEPT
     last_s = 2.0 * KEPT
+    assert cost_thresholds.at(last_s - KEPT - 2.0 * NEAR_S) == 0.0, "forgotten"
+    assert cost_thresholds.at(last_s - KEPT + 2.0 * NEAR_S) == 5.0
     for value in (-1.0, float("nan"), float("inf"), 1e12):
         cost_thresholds.observe(snapshot(last_s + 60.0, value))
     assert cost_thresholds.at(last_s + 60.0) == 0.0
@@ -86,23 +90,22 @@ def test_begun_where_it_stood_a_replay_of_the_end_comes_to_what_the_whole_came_t
 def test_the_twin_begins_where_the_gateway_stood_or_else_where_its_own_replay_did():
     window = overload(150.0)
     twin, now_s = twin_of(window)
-    question = twin.question([RED], float("-inf"), now_s)
-    assert isinstance(question, Question)
+    question = of_type(Question, twin.question([RED], float("-inf"), now_s))
     assert question.world.cost_threshold == 0.0
     first_s = question.world.asked[0].request.arrival_s
     twin.take(question.answer())
-    later = twin.question([RED], float("-inf"), now_s + 10.0)
+    later = of_type(Question, twin.question([RED], float("-inf"), now_s + 10.0))
     assert later.world.cost_threshold == twin.cost_thresholds.at(now_s + 10.0) > 0.0
     assert later.cost_threshold_then == twin.cost_thresholds.at(later.world.asked[0].request.arrival_s)
     for second in range(int(first_s) - 1, int(now_s) + 1):
         twin.cost_thresholds.observe(snapshot(float(second), 321.0 if second < now_s - 10 else 456.0))
-    found = twin.question([RED], float("-inf"), now_s)
+    found = of_type(Question, twin.question([RED], float("-inf"), now_s))
     assert (found.cost_threshold_then, found.world.cost_threshold) == (321.0, 456.0)
 
 
 def test_what_is_held_against_the_truth_began_as_the_truth_did():
     twin, now_s = twin_of(overload(150.0))
-    question = twin.question([RED], float("-inf"), now_s)
+    question = of_type(Question, twin.question([RED], float("-inf"), now_s))
     cold = replace(question, world=replace(question.world, cost_threshold=0.0), cost_threshold_then=0.0).answer()
     warm = replace(question, world=replace(question.world, cost_threshold=400.0), cost_threshold_then=0.0).answer()
     assert warm.check == cold.check

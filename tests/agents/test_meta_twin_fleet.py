@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import nnls
+from scipy.optimize import nnls  # type: ignore[import-untyped]  # it ships no types
 from twin_kit import FCFS, asked, completion, engine, looked, plant, served_fleet, told, world
+from typing_kit import known
 
 from hmas.agents.meta.candidate import Candidate
 from hmas.agents.meta.twin.fleet import FleetModel
@@ -82,7 +83,7 @@ def test_an_instances_lead_goes_with_it_into_the_replay():
         fleet.observe(told(0.0, first_token_overhead_ms=told_ms, n_run=1))
         plants, _ = fleet.plants(0.0, 60.0)
         records = replay(world(crowd + patient, plants=tuple(plants), settings=sure), FCFS)[1]
-        waited_ms[told_ms] = min(record.queue_ms for record in records if record.slo.ttft_ms > 1000.0)
+        waited_ms[told_ms] = min(record.queue_ms for record in records if known(record.slo).ttft_ms > 1000.0)
     # The patient go first once the rest of the crowd is too late: that is sooner where first tokens take their time. Nonsense is ignored.
     assert waited_ms[0.0] == waited_ms[1e9] > waited_ms[200.0] + 50.0
 

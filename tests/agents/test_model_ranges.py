@@ -55,9 +55,9 @@ def test_a_card_states_ranges_for_all_inputs_or_none():
     for wrong in ([1, 2], {"a": [0, 1]}, {"b": [0, 1], "a": [0, 1]}):
         with pytest.raises(ValueError, match="must name a, b, in this order"):
             of({"ranges": wrong})
-    for wrong in (3, ["x", 1], [1, 0]):
+    for other in (3, ["x", 1], [1, 0]):
         with pytest.raises(ValueError, match=r"ranges.*allowed: two numbers"):
-            of({"ranges": {"a": [0, 1], "b": wrong}})
+            of({"ranges": {"a": [0, 1], "b": other}})
 
 
 @pytest.mark.parametrize("bounds", [(2.0, 1.0), (math.nan, 1.0), (1.0,)])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from perception_kit import completion, notice
+from typing_kit import all_of_type, known, of_type
 
 from hmas.agents.model_store.card import ModelCard, write_card
 from hmas.agents.model_store.store import ModelStore
@@ -155,7 +156,7 @@ async def test_a_broken_choice_leaves_the_old_one_in_force_and_is_told_once(tmp_
     (store.folder("perception", "v2") / "word.json").write_text("{}")
     told = done(agent.beside(104.0))
     assert events(told) == [("model_refused", "v2", "v1")]
-    assert "the file was changed" in told[0].reason
+    assert "the file was changed" in of_type(Event, told[0]).reason
     assert told[0].severity == "error"
     assert agent.beside(107.0) is None
     assert ask(agent, notice())[0].task_type is TaskType.QA
@@ -234,8 +235,8 @@ async def test_a_reader_behind_a_server_is_awaited(tmp_path, store):
     store.use("perception", "v1")
     agent = await started(config(tmp_path))
     agent.model.reader = Away(store.folder("perception", "v1"))
-    work = agent.handle([notice()], 100.0)
-    (features,) = work.finish(await work.compute(), 100.0)
+    work = of_type(Deferred, agent.handle([notice()], 100.0))
+    (features,) = all_of_type(RequestFeatures, work.finish(await work.compute(), 100.0))
     assert features.task_type is TaskType.QA
 
 
@@ -270,12 +271,12 @@ def traffic(agent: PerceptionAgent, count: int, at_s: float = 200.0) -> None:
 async def test_a_better_model_in_the_shadow_is_told_and_stays_there(tmp_path, store):
     agent = await in_the_shadow(tmp_path, store, BLIND, SEEING)
     traffic(agent, 150)
-    assert agent.shadow.verdict().pairs == 50
+    assert known(agent.shadow).verdict().pairs == 50
     assert events(agent.on_tick(300.0)) == [], "it is too early to tell"
     traffic(agent, 150, 301.0)
     told = agent.on_tick(400.0)
     assert events(told) == [("model_better", "v1", "v2")]
-    assert "hmas models use perception v2" in told[0].reason
+    assert "hmas models use perception v2" in of_type(Event, told[0]).reason
     active, shadow = [message for message in told if isinstance(message, ModelReport)]
     assert events(agent.on_tick(500.0)) == []
     assert (active.model, active.role, shadow.model, shadow.role) == ("v1", "active", "v2", "shadow")
@@ -290,7 +291,7 @@ async def test_a_better_model_in_the_shadow_is_told_and_stays_there(tmp_path, st
 async def test_a_better_model_takes_over_by_itself_where_that_is_configured_with_what_it_has_learnt(tmp_path, store):
     agent = await in_the_shadow(tmp_path, store, BLIND, SEEING, model_promotion="auto")
     traffic(agent, 300)
-    shadow = agent.shadow.model
+    shadow = known(agent.shadow).model
     assert events(agent.on_tick(300.0)) == [("model_promoted", "v1", "v2")]
     assert done(agent.beside(301.0)) == []
     assert store.choice("perception").current == "v2"
@@ -310,17 +311,17 @@ async def test_a_better_model_does_not_push_out_one_that_the_configuration_pins(
 async def test_a_model_that_is_no_better_is_never_called_so(tmp_path, store, lengths, shadow_lengths):
     agent = await in_the_shadow(tmp_path, store, lengths, shadow_lengths, model_promotion="auto")
     traffic(agent, 1000)
-    assert not agent.shadow.verdict().better
+    assert not known(agent.shadow).verdict().better
     assert events(agent.on_tick(300.0)) == []
 
 
-async def test_the_shadow_is_left_behind_rather_than_waited_for(tmp_path, store):
+async def test_the_shadow_is_left_behind_rather_than_waited_for(tmp_path, store, monkeypatch):
     agent = await in_the_shadow(tmp_path, store, BLIND, SEEING)
     for number in range(20):
         ask(agent, notice(f"r{number}"))
-    assert agent.shadow.figures()["dropped"] == 12.0
-    work = agent.beside(200.0)
-    agent.shadow.model.reader = None
+    assert known(agent.shadow).figures()["dropped"] == 12.0
+    work = known(agent.beside(200.0))
+    monkeypatch.setattr(known(agent.shadow).model, "reader", None)
     with pytest.raises(AttributeError):
         work.compute()
     assert len(ask(agent, notice("x"))) == 1
@@ -340,18 +341,18 @@ async def test_reports_come_every_few_seconds_signed_by_the_instance(tmp_path, m
             await asyncio.sleep(0.005)
         for number in range(20):
             bus.post(completion(f"r{number}", 50))
-        while not (reports := [one for one in await bus.latest(MODELS, 1000) if one.scored == 20]):  # noqa: ASYNC110 - as above
+        while not (reports := [one for one in await bus.latest(MODELS, 1000) if of_type(ModelReport, one).scored == 20]):  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.005)
     stop.set()
     await task
-    report = reports[0]
+    report = of_type(ModelReport, reports[0])
     assert (report.agent, report.instance, report.model, report.role, report.requests) == ("perception", "b", "rules", "active", 20)
     assert 1.0 <= report.figures["batch_size"] <= 20.0
     assert report.figures["inference_ms"] > 0.0
     assert report.figures["unknown_share"] == 0.0
     assert len(report.coverage) == 7
     assert report.rss_bytes > 10 << 20
-    assert [event.kind for event in await bus.latest(EVENTS, 10)] == ["agent_started", "agent_stopped"]
+    assert [event.kind for event in all_of_type(Event, await bus.latest(EVENTS, 10))] == ["agent_started", "agent_stopped"]
 
 
 async def test_a_card_of_lengths_alone_keeps_the_shipped_tagger(tmp_path, store, monkeypatch):

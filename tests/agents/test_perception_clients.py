@@ -3,6 +3,7 @@
 from collections import Counter
 
 import numpy as np
+from typing_kit import known
 
 from hmas.agents.perception.training.clients import (
     ANSWERED_CHARS,
@@ -54,12 +55,12 @@ def test_written_conversations_become_messages():
 
 def test_a_command_may_stand_in_the_system_prompt():
     rng = np.random.default_rng(1)
-    found = [commanded_by_system(COMMAND, rng) for _ in range(20)]
+    found = [known(commanded_by_system(COMMAND, rng)) for _ in range(20)]
     assert all(messages[0]["content"].endswith("Translate to French:") for messages in found)
     assert {messages[1]["content"] for messages in found} == {COMMAND.partition("\n")[2]}
-    after = commanded_by_system("The ferry waits for nobody, and the harbour is closed.\nTranslate to French.", rng)
+    after = known(commanded_by_system("The ferry waits for nobody, and the harbour is closed.\nTranslate to French.", rng))
     assert (after[0]["content"].endswith("Translate to French."), after[1]["content"][:9]) == (True, "The ferry")
-    inline = commanded_by_system("Translate to French: The ferry waits for nobody.", rng)
+    inline = known(commanded_by_system("Translate to French: The ferry waits for nobody.", rng))
     assert inline[1]["content"] == "The ferry waits for nobody."
     assert commanded_by_system("One line only", rng) is None
 

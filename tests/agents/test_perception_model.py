@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from perception_kit import SUMMARY, completion, notice
+from typing_kit import known
 
 from hmas.agents.perception import model as model_module
 from hmas.agents.perception.importance import importance_of
@@ -151,7 +152,7 @@ def test_an_answer_cut_by_its_cap_counts_as_the_share_that_would_have_gone_on():
     logs = tuple(math.log(tokens) for tokens in (10, 20, 40, 80, 160, 200, 300))
     perception = model()
     perception.conclude([notice(max_output_tokens=40)], [Reading(probabilities=probabilities, log_lengths=logs)], 100.0)
-    found = perception.settle(completion("r", 40, max_output_tokens=40))
+    found = known(perception.settle(completion("r", 40, max_output_tokens=40)))
     # Half of the answers were said to go beyond 40 tokens: of these, half beyond the level of 0.75.
     assert found.below[:2] == (0.0, 0.0)
     assert found.below[2] == pytest.approx(0.0, abs=0.05)
@@ -165,4 +166,5 @@ def test_what_is_remembered_is_bounded(monkeypatch):
     for number in range(50):
         perception.perceive(notice(f"r{number}"), 100.0)
         perception.learn(completion(f"x{number}", 5))
-    assert len(perception._said) == len(perception._learnt) == 10
+    assert [number for number in range(50) if perception.settle(completion(f"r{number}", 5)) is not None] == list(range(40, 50))
+    assert perception.settle(completion("r49", 5)) is None, "learnt from once"

@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from redis.asyncio import Redis
 
 from hmas.agents.model_store.card import ModelCard, read_card
 from hmas.agents.model_store.store import ModelStore
@@ -69,8 +70,8 @@ class Processes:
 
     async def pending(self) -> int:
         """Entries of the group that nobody has acknowledged yet."""
-        found = await self.bus._commands.xpending(REQUESTS, "perception")
-        return found["pending"]
+        async with Redis.from_url(self.server.url) as raw:
+            return (await raw.xpending(REQUESTS, "perception"))["pending"]
 
     async def answers(self, count: int) -> list[RequestFeatures]:
         return await self.until(FEATURES, RequestFeatures, lambda found: len({one.request_id for one in found}) >= count)

@@ -109,7 +109,7 @@ def test_no_rule_runs_away(unit):
 @pytest.mark.skipif("HMAS_DATA_DIR" not in os.environ, reason="HMAS_DATA_DIR names no folder of public data")
 def test_accuracy_on_public_prompts(capsys):
     path = Path(os.environ["HMAS_DATA_DIR"]) / "prompts" / "typed_prompts.jsonl.gz"
-    right, sure, sure_right, seen = Counter(), Counter(), Counter(), Counter()
+    right, sure, sure_right, seen = (Counter[str]() for _ in range(4))
     with gzip.open(path, "rt") as lines:
         for row in map(json.loads, lines):
             prompt, task = row["prompt"], row["task_type"]
@@ -119,13 +119,13 @@ def test_accuracy_on_public_prompts(capsys):
             right[task] += hit
             sure[task] += found.confidence >= 0.5
             sure_right[task] += hit and found.confidence >= 0.5
-    lines = [
+    table = [
         f"{task:26}{seen[task]:6} right {right[task] / seen[task]:.3f}  sure {sure[task] / seen[task]:.3f}"
         f"  right where sure {sure_right[task] / max(1, sure[task]):.3f}"
         for task in sorted(seen)
     ]
     everything, where_sure = sum(right.values()) / sum(seen.values()), sum(sure_right.values()) / sum(sure.values())
     with capsys.disabled():
-        sys.stdout.write("\n" + "\n".join([*lines, f"all {everything:.3f}, where sure {where_sure:.3f}"]) + "\n")
+        sys.stdout.write("\n" + "\n".join([*table, f"all {everything:.3f}, where sure {where_sure:.3f}"]) + "\n")
     assert everything > 0.8
     assert where_sure > 0.88

@@ -2,6 +2,7 @@
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,7 +84,7 @@ def test_the_factor_is_bounded_whatever_comes(errors):
 
 
 def state(**changes) -> InstanceState:
-    fields = {"view": view(), "speed": Step(20.0, 0.5, 0.1), "queued": 0.0, "prefill_load": 0.1, "trend": 0.0}
+    fields: dict[str, Any] = {"view": view(), "speed": Step(20.0, 0.5, 0.1), "queued": 0.0, "prefill_load": 0.1, "trend": 0.0}
     return InstanceState(**(fields | changes))
 
 
@@ -200,11 +201,11 @@ def test_a_completion_counts_once_and_only_when_completed():
     model.observe(snapshot(view("a")))
     model.learn(completion("r", tpot_ms=500.0, outcome=OutcomeKind.FAILED))
     model.learn(completion("r", tpot_ms=500.0, instance="elsewhere"))
-    assert model._instances["a"].fit.speed == UNKNOWN_SPEED
+    assert model.instances["a"].fit.speed == UNKNOWN_SPEED
     model.learn(completion("r"))
-    once = model._instances["a"].fit.speed
+    once = model.instances["a"].fit.speed
     model.learn(completion("r"))
-    assert model._instances["a"].fit.speed == once
+    assert model.instances["a"].fit.speed == once
 
 
 def test_memory_is_bounded(monkeypatch):
@@ -215,9 +216,9 @@ def test_memory_is_bounded(monkeypatch):
         model.observe(snapshot(view(f"i{number}"), at_s=100.0 + number))
         model.predict([features(f"r{number}")], 100.0 + number)
         model.learn(completion(f"c{number}", instance=f"i{number}"))
-    assert len(model._instances) == 3
-    assert len(model._answered) <= 10
-    assert len(model._learnt) <= 10
+    assert len(model.instances) == 3
+    assert len(model.open_answers) <= 10
+    assert len(model.learnt) <= 10
 
 
 def test_a_thousand_instances_are_one_bounded_call():
@@ -239,9 +240,9 @@ def test_what_awaits_its_outcome_is_bounded_in_pairs(monkeypatch):
     model.observe(snapshot(*(view(f"i{number}") for number in range(30))))
     for number in range(50):
         model.predict([features(f"r{number}"), features("again")], 100.0)
-        assert sum(len(answer.named) for answer in model._answered.values()) == model._pairs <= 100
+        assert sum(len(answer.named) for answer in model.open_answers.values()) == model.open_pairs <= 100
     model.learn(completion("again", instance="i3"))
-    assert sum(len(answer.named) for answer in model._answered.values()) == model._pairs
+    assert sum(len(answer.named) for answer in model.open_answers.values()) == model.open_pairs
     assert REMEMBERED_PAIRS > 100
 
 

@@ -10,14 +10,15 @@ import pytest
 from control_kit import completion, instance, snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typing_kit import of_type
 
 from hmas.agents.qos.agent import QosAgent
 from hmas.agents.qos.long_view import LABELS_MAX
 from hmas.agents.qos.model import BACKLOG_MAX, IDS_MAX, QosModel
 from hmas.agents.qos.sketch import ALPHA, KEPT
-from hmas.agents.qos.tallies import ARRIVALS_MAX, LONG_PANES, SHORT_PANES, Tallies
+from hmas.agents.qos.tallies import ARRIVALS_MAX, LONG_PANES, SHORT_PANES
 from hmas.controller.bus.codec import decode, encode
-from hmas.controller.core.messages import Completion, LongView, ShortView
+from hmas.controller.core.messages import Completion, LongView, ShortView, SystemSnapshot
 from hmas.controller.core.statistics.quantiles import percentile
 from hmas.controller.core.types import OutcomeKind, TaskType
 from hmas.engines.base import EngineSnapshot
@@ -70,7 +71,9 @@ def near(said: float, true: float, low: float) -> bool:
 def test_both_views_say_what_the_completions_say_within_their_error(seed, rate):
     completions = traffic(seed, rate=rate, seconds=90.0)
     views = play(QosModel(short_window_s=SHORT_S, long_window_s=LONG_S), completions, 90.0)
-    short, long = ([view for view in views if isinstance(view, kind)][-1] for kind in (ShortView, LongView))
+    short = [view for view in views if isinstance(view, ShortView)][-1]
+    long = [view for view in views if isinstance(view, LongView)][-1]
+    view: ShortView | LongView
     for view, window_s, panes in ((short, SHORT_S, SHORT_PANES), (long, LONG_S, LONG_PANES)):
         pane_s = window_s / panes
         start_s = (math.floor(view.sent_s / pane_s) - panes) * pane_s
@@ -89,13 +92,13 @@ def test_both_views_say_what_the_completions_say_within_their_error(seed, rate):
     completed = [c for c in inside if c.outcome is OutcomeKind.COMPLETED]
     assert long.prompt_mean == pytest.approx(np.mean([c.prompt_tokens for c in inside]))
     assert long.output_mean == pytest.approx(np.mean([c.output_tokens for c in completed]))
-    for said, values in (
+    for told, lengths in (
         (long.prompt_tokens, [c.prompt_tokens for c in inside]),
         (long.output_tokens, [c.output_tokens for c in completed]),
     ):
-        assert said.count == len(values)
-        assert all(near(getattr(said, f"p{q}"), percentile(sorted(values), q), 1.0) for q in (50, 90, 99))
-        assert said.cv == pytest.approx(np.std(values) / np.mean(values), rel=3 * ALPHA)
+        assert told.count == len(lengths)
+        assert all(near(getattr(told, f"p{q}"), percentile(sorted(lengths), q), 1.0) for q in (50, 90, 99))
+        assert told.cv == pytest.approx(np.std(lengths) / np.mean(lengths), rel=3 * ALPHA)
     service = np.array([c.total_ms - c.queue_ms for c in completed])
     assert long.total_cv == pytest.approx(service.std() / service.mean(), rel=3 * ALPHA)
     assert long.long_share == pytest.approx(np.mean(service > 2 * service.mean()), abs=3 / len(service))
@@ -109,7 +112,7 @@ def test_both_views_say_what_the_completions_say_within_their_error(seed, rate):
 @given(seed=st.integers(0, 1000), cuts=st.lists(st.integers(0, 2000), max_size=60))
 @settings(max_examples=15)
 def test_the_batches_that_telemetry_comes_in_change_nothing(seed, cuts):
-    messages = sorted(
+    messages: list[Completion | SystemSnapshot] = sorted(
         [*traffic(seed, rate=20.0, seconds=20.0), *(snapshot(1000.0 + step / 10, arrived=2 * step, ended=step) for step in range(1, 200))],
         key=lambda message: message.sent_s,
     )
@@ -169,7 +172,8 @@ def test_dispersion_tells_bursts_from_even_arrivals(kind, low, high):
 
 
 def test_the_views_have_what_is_overdue_runs_and_is_long():
-    (short, long) = QosModel().observe(snapshot(1000.0, arrived=30, ended=0, queued=20, queued_long=5, overdue=3), 1000.0)
+    views = QosModel().observe(snapshot(1000.0, arrived=30, ended=0, queued=20, queued_long=5, overdue=3), 1000.0)
+    short, long = of_type(ShortView, views[0]), of_type(LongView, views[1])
     assert (short.overdue, short.running, long.long_backlog) == (3, 10, 5)
 
 
@@ -177,7 +181,7 @@ def test_utilization_names_the_signal_that_it_stands_on():
     silent = instance(name="silent", tpot_pressure=0.1, kv_committed=0.5)
     spoken = EngineSnapshot(engine="e", taken_s=1000.0, healthy=True, running=8, waiting=3, kv_usage=0.6)
     seen = [silent, instance(name="full", tpot_pressure=0.2, engine=spoken), instance(name="slow", tpot_pressure=0.9, engine=spoken)]
-    (short, _) = QosModel().observe(snapshot(1000.0, arrived=24, ended=0, instances=seen), 1000.0)
+    short = of_type(ShortView, QosModel().observe(snapshot(1000.0, arrived=24, ended=0, instances=seen), 1000.0)[0])
     assert short.utilization == {"silent": 0.5, "full": 0.6, "slow": 0.9}
     assert short.utilization_source == {"silent": "kv_committed", "full": "kv_usage", "slow": "tpot_pressure"}
     assert short.kv_usage == {"silent": 0.5, "full": 0.6, "slow": 0.6}
@@ -201,12 +205,12 @@ def test_names_without_end_keep_their_bounds():
     assert long.tenant_error <= 2 / (KEPT + 1)
     assert 0.1 - long.tenant_error - 1e-9 <= long.by_tenant["heavy"] <= 0.1 + 1e-9
     assert len(msgspec.json.encode(long)) < 8_000
-    tallies: Tallies = model._tallies
-    assert len(tallies._tenants) <= LONG_PANES + 1
-    assert all(len(part.held()) <= 2 * KEPT for part in tallies._tenants.values())
-    assert len(tallies._arrivals_s) <= 2 * ARRIVALS_MAX
-    assert len(model._seen) <= IDS_MAX
-    assert len(model._backlog) <= BACKLOG_MAX
+    tallies = model.tallies
+    assert len(tallies.by_pane) <= LONG_PANES + 1
+    assert all(len(part.held()) <= 2 * KEPT for part in tallies.by_pane.values())
+    assert len(tallies.arrivals_s) <= 2 * ARRIVALS_MAX
+    assert len(model.seen) <= IDS_MAX
+    assert len(model.backlog) <= BACKLOG_MAX
 
 
 @given(

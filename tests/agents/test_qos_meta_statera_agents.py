@@ -2,7 +2,9 @@
 
 from control_kit import completion, instance, snapshot
 from message_kit import request_features
+from typing_kit import known, of_type
 
+from hmas.agents.meta.agent import MetaAgent
 from hmas.agents.runtime.shell import make_agent
 from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.config.schema import AgentsConfig, Config, SchedulerConfig
@@ -88,14 +90,14 @@ async def test_they_resume_from_their_streams():
 async def test_a_restarted_meta_takes_nobody_for_open_of_whose_end_it_cannot_know():
     bus = MemoryBus()
     await bus.start()
-    agent = make_agent("meta", CONFIG)
+    agent = of_type(MetaAgent, make_agent("meta", CONFIG))
     for number in range(30):
         bus.post(request_features(f"old{number}", sent_s=900.0 + number))
         bus.post(request_features(f"new{number}", sent_s=1001.0 + number))
     for message in telemetry(20.0):
         bus.post(message)
     await agent.recover(bus, 1041.0)
-    there = {one.request.id for one in agent.meta.twin.traffic.there(1041.0)}
+    there = {one.request.id for one in known(agent.meta.twin).traffic.there(1041.0)}
     assert there >= {f"new{number}" for number in range(30)}
     assert not any(name.startswith("old") for name in there)
     await bus.close()

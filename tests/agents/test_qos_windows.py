@@ -1,21 +1,24 @@
 """qos: windows, counters and flows under late, repeated and missing telemetry."""
 
+from typing import Any
+
 import pytest
 from control_kit import completion, instance, snapshot
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_kit import of_type
 
 from hmas.agents.qos.model import RECENT_MAX, QosModel
 from hmas.agents.qos.outcomes import Shares, fairness, is_judged, missed_in_queue, missed_ttft, shares
 from hmas.agents.qos.tallies import Tallies, tally
 from hmas.agents.qos.windows import TimeWindow, slope, variation
-from hmas.controller.core.messages import LongView, ShortView
+from hmas.controller.core.messages import Completion, LongView, ShortView, SystemSnapshot
 from hmas.controller.core.types import OutcomeKind
 from hmas.engines.base import EngineSnapshot
 
 
 def engine(now_s: float, **changes) -> EngineSnapshot:
-    values = {"engine": "i0", "taken_s": now_s, "healthy": True, "running": 8, "kv_usage": 0.4}
+    values: dict[str, Any] = {"engine": "i0", "taken_s": now_s, "healthy": True, "running": 8, "kv_usage": 0.4}
     return EngineSnapshot(**(values | changes))
 
 
@@ -118,14 +121,14 @@ def test_completions_are_handed_on_once_and_in_bounds():
 
 def test_a_restart_goes_on_with_full_windows_and_hands_on_what_was_still_to_come():
     first = QosModel()
-    telemetry = []
+    telemetry: list[Completion | SystemSnapshot] = []
     for step in range(300):
         now_s = 1000.0 + step / 10
         telemetry += [completion(step, now_s), snapshot(now_s, arrived=step + 1, ended=step + 1)]
     for message in telemetry:
         first.replay(message)
-    first.complete(telemetry[-2], 1030.0)
-    (short, *_) = first.observe(snapshot(1030.0, arrived=301, ended=301), 1030.0)
+    first.complete(of_type(Completion, telemetry[-2]), 1030.0)
+    short = of_type(ShortView, first.observe(snapshot(1030.0, arrived=301, ended=301), 1030.0)[0])
     assert short.ended == pytest.approx(50, abs=2)
     assert [c.request_id for c in short.recent] == ["00000299"]
 
@@ -134,7 +137,7 @@ def test_late_and_unordered_telemetry_falls_into_its_place():
     model = QosModel()
     for number, at_s in enumerate([1004.0, 1001.0, 1003.0, 900.0, 1002.0]):
         model.complete(completion(number, at_s), 1005.0)
-    (short, *_) = model.observe(snapshot(1005.0, arrived=10, ended=10), 1005.0)
+    short = of_type(ShortView, model.observe(snapshot(1005.0, arrived=10, ended=10), 1005.0)[0])
     assert short.ended == 4
     assert len(short.recent) == 5
     assert model.observe(snapshot(1004.0, arrived=9, ended=9), 1005.0) == []
@@ -186,8 +189,8 @@ def test_throughput_comes_from_the_engines_and_names_its_stand_in():
 
 def test_utilization_is_the_tighter_of_tpot_and_cache():
     def u(**changes) -> float:
-        (short, *_) = QosModel().observe(snapshot(1000.0, arrived=8, ended=0, instances=[instance(**changes)]), 1000.0)
-        return short.utilization["i0"]
+        view = QosModel().observe(snapshot(1000.0, arrived=8, ended=0, instances=[instance(**changes)]), 1000.0)[0]
+        return of_type(ShortView, view).utilization["i0"]
 
     assert u(tpot_pressure=0.8, engine=engine(1000.0, kv_usage=0.4), kv_committed=0.95) == 0.8
     assert u(tpot_pressure=0.3, engine=engine(1000.0, kv_usage=0.4), kv_committed=0.95) == 0.4

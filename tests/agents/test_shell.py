@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from shell_kit import shells
+from typing_kit import all_of_type, of_type
 
 from hmas.agents.runtime import shell as shell_module
 from hmas.agents.runtime.shell import AGENTS, AgentShell, instance_name, make_agent, run_agent
@@ -32,6 +33,7 @@ from hmas.controller.core.messages import (
     Event,
     Message,
     RequestCost,
+    RequestFeatures,
     RequestNotice,
 )
 from hmas.controller.runtime.clock import SystemClock
@@ -64,7 +66,7 @@ class Echo:
 
     def handle(self, messages: Sequence[Message], now_s: float) -> list[Message]:
         answers: list[Message] = []
-        for message in messages:
+        for message in all_of_type(RequestNotice, messages):
             if message.tenant == "poison":
                 raise ValueError("poison")
             self.seen[message.request_id] += 1
@@ -274,7 +276,7 @@ async def test_a_process_killed_in_the_middle_resumes_and_stops_cleanly(tmp_path
 
     async def wait_for(request_id: str) -> None:
         async with asyncio.timeout(20):
-            while request_id not in {answer.request_id for answer in await bus.latest(FEATURES, 10)}:  # noqa: ASYNC110 - another process answers
+            while request_id not in {of_type(RequestFeatures, answer).request_id for answer in await bus.latest(FEATURES, 10)}:  # noqa: ASYNC110 - another process answers
                 await asyncio.sleep(0.01)
 
     try:
@@ -289,7 +291,7 @@ async def test_a_process_killed_in_the_middle_resumes_and_stops_cleanly(tmp_path
         second.send_signal(signal.SIGTERM)
         assert second.wait(10) == 0
         assert "Traceback" not in second.communicate()[1]
-        kinds = [event.kind for event in await bus.latest(EVENTS, 10)]
+        kinds = [event.kind for event in all_of_type(Event, await bus.latest(EVENTS, 10))]
         assert [kind for kind in kinds if kind.startswith("agent_")] == ["agent_started", "agent_started", "agent_stopped"]
     finally:
         await bus.close()

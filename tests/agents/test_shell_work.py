@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from shell_kit import shells
+from typing_kit import all_of_type
 
 from hmas.agents.runtime import shell as shell_module
 from hmas.agents.runtime.inbox import Inbox
@@ -49,7 +50,7 @@ class Thinker:
     follows: tuple[str, ...] = (TELEMETRY,)
     tick_s: float = 0.005
     max_age_s: Mapping[type[Message], float] = field(default_factory=dict)
-    thinking: Callable[[], None] = lambda: None
+    thinking: Callable[[], object] = lambda: None
     batches: list[int] = field(default_factory=list)
     threads: set[str] = field(default_factory=set)
     learnt: list[str] = field(default_factory=list)
@@ -99,11 +100,11 @@ async def answered(bus: MemoryBus, count: int) -> list[str]:
     async with asyncio.timeout(5):
         while len(found := await bus.latest(COSTS, 5000)) < count:  # noqa: ASYNC110 - the bus is polled: followers are not what is tested
             await asyncio.sleep(0.001)
-    return [message.request_id for message in found]
+    return [message.request_id for message in all_of_type(RequestCost, found)]
 
 
 def unacknowledged(bus: MemoryBus, group: str = "thinker") -> int:
-    return len(bus._streams[REQUESTS].groups[group].pending)
+    return bus.unacknowledged(REQUESTS, group)
 
 
 async def test_what_gathers_while_a_batch_is_worked_on_is_the_next_batch_and_ticks_go_on(running):
@@ -115,7 +116,7 @@ async def test_what_gathers_while_a_batch_is_worked_on_is_the_next_batch_and_tic
     ticks = agent.ticks
     for number in range(30):
         bus.post(notice(str(number)))
-    await until(lambda: len(run.shell._inbox) == 30 and agent.ticks > ticks + 3)
+    await until(lambda: len(run.shell.inbox) == 30 and agent.ticks > ticks + 3)
     assert await bus.latest(COSTS, 10) == []
     assert unacknowledged(bus) == 31, "nothing is acknowledged before its answer is posted"
     gate.set()
@@ -149,7 +150,7 @@ async def test_a_coroutine_is_awaited_on_the_loop(running):
     bus.post(notice("a"))
     running(Asking(), bus)
     async with asyncio.timeout(5):
-        while not (asked := [event for event in await bus.latest(EVENTS, 10) if event.kind == "asked"]):  # noqa: ASYNC110 - as above
+        while not (asked := [event for event in all_of_type(Event, await bus.latest(EVENTS, 10)) if event.kind == "asked"]):  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.001)
     assert asked[0].subject == threading.main_thread().name
 
@@ -177,9 +178,9 @@ async def test_a_stop_waits_for_the_batch_under_way_and_leaves_the_rest_unacknow
     bus.post(notice("under way"))
     await until(lambda: bool(agent.threads))
     bus.post(notice("behind"))
-    await until(lambda: len(run.shell._inbox) == 1)
+    await until(lambda: len(run.shell.inbox) == 1)
     run.stop.set()
-    await until(lambda: run.shell._ending)
+    await until(lambda: run.shell.ending)
     gate.set()
     async with asyncio.timeout(5):
         await run.task
@@ -239,7 +240,11 @@ async def test_work_that_may_wait_runs_beside_in_a_nicer_thread_one_piece_at_a_t
                 self.under_way -= 1
                 return nice
 
-            return Deferred(compute, lambda nice, at_s: self.pieces.append(nice) or [ControlAction(sent_s=at_s, instance="a", n_run=1)])
+            def finish(nice: int, at_s: float) -> list[Message]:
+                self.pieces.append(nice)
+                return [ControlAction(sent_s=at_s, instance="a", n_run=1)]
+
+            return Deferred(compute, finish)
 
     agent, bus = Busy(), MemoryBus()
     run = running(agent, bus)

@@ -7,6 +7,7 @@ import pytest
 from control_kit import completion
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_kit import known
 
 from hmas.agents.statera.conformal import LengthCalibrator
 from hmas.agents.statera.risk import DOUBLINGS_MAX, GRACE, LEAST_TOKENS, SLACK, AdaptiveRisk
@@ -81,5 +82,5 @@ def test_one_bucket_that_goes_bad_leaves_the_others_alone():
         calibrator.learn(
             completion(2 * number + 1, 0.0, prompt_tokens=1000, output_tokens=int(rng.integers(80, 120) * (1 + 9 * (number > 500))))
         )
-    assert calibrator.add_tokens(100) <= 30
-    assert calibrator.add_tokens(1000) >= 1000 - 90
+    assert known(calibrator.add_tokens(100)) <= 30
+    assert known(calibrator.add_tokens(1000)) >= 1000 - 90

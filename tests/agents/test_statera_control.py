@@ -154,7 +154,7 @@ def test_it_comes_down_after_a_step_in_the_plant():
 
 def test_it_does_not_wind_up_while_nothing_waits():
     model = StateraModel(period_s=0.25, n_run_start=16)
-    windows = []
+    windows: list[int] = []
     for step in range(400):
         now_s = 0.25 * step
         seen = instance(tpot_pressure=0.2, in_flight=2, n_run=windows[-1] if windows else 16)
@@ -176,7 +176,8 @@ def test_a_forced_knob_is_followed_and_left_without_a_jump():
 
 
 def test_a_hold_of_one_instance_leaves_the_others_regulated():
-    model, last = StateraModel(period_s=0.25, n_run_start=16), {}
+    model = StateraModel(period_s=0.25, n_run_start=16)
+    last: dict[str, ControlAction] = {}
     for step in range(80):
         now_s = 0.25 * step
         seen = [instance(name=name, n_run=16, in_flight=16, tpot_pressure=2.0) for name in ("held", "free")]
@@ -196,6 +197,7 @@ def test_a_held_budget_is_followed_and_the_window_regulated():
         forced = ["budget:i0"] if step < 79 else []
         said = model.observe(short_view(now_s, instances=[seen], queued=50, forced=forced, utilization={"i0": 0.3}), now_s)
         last = said[-1] if said else last
+    assert last is not None
     assert last.n_run > 32
     assert 5000 <= last.token_budget < 8192, "it goes on from what was held"
 

@@ -114,7 +114,7 @@ def test_too_few_requests_let_it_fade_and_its_memory_is_bounded():
     assert loop.factor == 1.0
     for number in range(10 * KEPT):
         loop.learn(ended(number, 1.0))
-    assert len(loop._ended) == KEPT
+    assert loop.samples == KEPT
 
 
 @pytest.mark.parametrize("told", [0.0, -3.0, 0.01, 7.0])

@@ -8,6 +8,7 @@ import pytest
 from control_kit import completion, instance, short_view
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_kit import known
 
 from hmas.agents.statera.agent import make_agent
 from hmas.agents.statera.gains import Gains, PlantFit, derive, margins
@@ -88,10 +89,10 @@ def test_without_the_guard_gains_follow_the_delay_as_seen_and_tuned_ones_stay():
             for place, one in enumerate(fleet)
         ]
         model.observe(short_view(now_s, instances=fleet, recent=ended), now_s)
-    assert model._stations["alone"].loop.gains == Gains().held_to(0.8 + 0.1 + 0.05 + 0.25 + 5.0)
-    assert model._stations["alone"].loop.gains.fall_per_s < 0.1
-    assert model._stations["guarded"].loop.gains == Gains()
-    assert model._stations["tuned"].loop.gains == tuned
+    assert model.instances["alone"].loop.gains == Gains().held_to(0.8 + 0.1 + 0.05 + 0.25 + 5.0)
+    assert model.instances["alone"].loop.gains.fall_per_s < 0.1
+    assert model.instances["guarded"].loop.gains == Gains()
+    assert model.instances["tuned"].loop.gains == tuned
 
 
 def rungs(base_ms, slope_ms, ladder=(1, 4, 16, 64), noise=0.0):
@@ -126,7 +127,7 @@ def test_what_cannot_be_identified_is_said():
 
 def test_a_rung_leaves_out_what_was_sent_at_once():
     timings = [Timing(0.0, 5.0, 6.0, 11), Timing(0.0, 5.0, 6.0, 11), Timing(6.0, 6.5, 7.5, 11), Timing(6.0, 6.5, 7.5, 11)]
-    rung = rung_of(2, timings)
+    rung = known(rung_of(2, timings))
     assert (rung.tpot_ms, rung.answers, rung.service_s) == (100.0, 2, 1.5)
     assert rung_of(2, timings[:2]) is None
 
@@ -143,8 +144,8 @@ def test_the_file_goes_round_and_reaches_the_loop(tmp_path):
     config = Config(agents=Config().agents.__class__(statera_tuning=str(path)))
     model = make_agent(config).model
     model.observe(short_view(0.0, instances=[instance(), instance(name="other")]), 0.0)
-    assert model._stations["i0"].loop.gains == tuned.gains["i0"]
-    assert model._stations["other"].loop.gains == Gains()
+    assert model.instances["i0"].loop.gains == tuned.gains["i0"]
+    assert model.instances["other"].loop.gains == Gains()
     assert main(["tune", "statera", "demo-small", "--ladder", "1,4,8", "--out", str(path)]) == 0
     assert set(read_tuning(path).gains) == {"i0", EVERY}
 

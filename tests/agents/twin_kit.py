@@ -1,6 +1,7 @@
 """Traffic, worlds and telemetry for the tests of the digital twin."""
 
 from math import inf
+from typing import Any
 
 import numpy as np
 from control_kit import long_view
@@ -10,11 +11,12 @@ from msgspec.structs import replace
 from hmas.agents.meta.candidate import Candidate
 from hmas.agents.meta.selectors.base import Pending, Proposal, Situation
 from hmas.agents.meta.selectors.twin import TwinSelector
+from hmas.agents.meta.twin.check import Check
 from hmas.agents.meta.twin.evidence import BLOCK_SLOTS
 from hmas.agents.meta.twin.fleet import SAMPLES_MIN, FleetModel
 from hmas.agents.meta.twin.past_requests import PastRequest
 from hmas.agents.meta.twin.replay import ReplayInstance, ReplayResult, ReplayScenario, replay
-from hmas.agents.meta.twin.twin import Answer, Check, Twin, TwinSettings
+from hmas.agents.meta.twin.twin import Answer, Twin, TwinSettings
 from hmas.controller.core.messages import Completion
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.scheduling.policies.registry import POLICIES
@@ -53,7 +55,7 @@ def plant(name: str = "a", n_run: int = 32) -> ReplayInstance:
 def world(window=None, **more) -> ReplayScenario:
     window = tuple(window or blocked())
     first_s, last_s = (window[place].request.arrival_s for place in (0, -1))
-    told = {"asked": window, "plants": (plant(),), "settings": PLAIN, "from_s": first_s, "until_s": last_s + 300.0}
+    told: dict[str, Any] = {"asked": window, "plants": (plant(),), "settings": PLAIN, "from_s": first_s, "until_s": last_s + 300.0}
     return ReplayScenario(**(told | more))
 
 
@@ -69,7 +71,7 @@ def outlook(candidate: Candidate, good, asked_each: float = 10.0, first: int = 1
 
 
 def completion(number: int, arrival_s: float, output: int, **more) -> Completion:
-    fields = {
+    fields: dict[str, Any] = {
         "request_id": f"r{number}", "sent_s": arrival_s + 3.0, "tenant": "t", "model": "m", "outcome": OutcomeKind.COMPLETED,
         "arrival_s": arrival_s, "policy": "edf", "instance": "a", "prompt_tokens": 200, "output_tokens": output, "queue_ms": 10.0,
         "ttft_ms": 300.0, "service_ttft_ms": 120.0, "tpot_ms": 20.0, "total_ms": 300.0 + 20.0 * output, "ttft_slo_ms": 800.0,
@@ -79,12 +81,20 @@ def completion(number: int, arrival_s: float, output: int, **more) -> Completion
 
 
 def engine(now_s: float, prompt: int = 0, generated: int = 0, **more) -> EngineSnapshot:
-    told = {"kv_usage": 0.1, "kv_capacity_tokens": 64_000, "prompt_tokens_total": prompt, "generation_tokens_total": generated}
-    return EngineSnapshot(**({"engine": "a", "taken_s": now_s, "healthy": True} | told | more))
+    told: dict[str, Any] = {
+        "engine": "a",
+        "taken_s": now_s,
+        "healthy": True,
+        "kv_usage": 0.1,
+        "kv_capacity_tokens": 64_000,
+        "prompt_tokens_total": prompt,
+        "generation_tokens_total": generated,
+    }
+    return EngineSnapshot(**(told | more))
 
 
 def told(now_s: float, engine_snapshot: EngineSnapshot | None = None, overdue: int = 0, **more):
-    view = {
+    view: dict[str, Any] = {
         "name": "a",
         "in_flight": 6,
         "in_flight_tokens": 1500,
@@ -109,11 +119,10 @@ def served_fleet(rate_s: float = 0.02) -> tuple[FleetModel, float]:
 
 def twin_of(window, **more) -> tuple[Twin, float]:
     """A twin that has seen the window served by `demo-small`."""
-    twin = Twin(
-        FleetModel({"a": load_profile("demo-small")}), TwinSettings(**({"admission": PLAIN, "window_s": 120.0, "budget_s": 20.0} | more))
-    )
+    settings: dict[str, Any] = {"admission": PLAIN, "window_s": 120.0, "budget_s": 20.0}
+    twin = Twin(FleetModel({"a": load_profile("demo-small")}), TwinSettings(**(settings | more)))
     for one in window:
-        twin.traffic._keep(one)
+        twin.traffic.keep(one)
     now_s = window[-1].request.arrival_s
     still = [one for one in window if not one.has_ended]
     overdue = sum(one.dispatched_s > now_s and one.request.arrival_s + one.believed.slo.ttft_ms / 1000.0 <= now_s for one in still)

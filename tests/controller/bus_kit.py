@@ -2,6 +2,8 @@
 
 import asyncio
 
+from typing_kit import all_of_type
+
 from hmas.controller.bus.redis_bus import RedisBus
 from hmas.controller.core.messages import EVENTS, Event
 
@@ -12,5 +14,5 @@ def event(number: int) -> Event:
 
 async def last_is(bus: RedisBus, number: int) -> None:
     async with asyncio.timeout(15):
-        while [message.subject for message in await bus.latest(EVENTS)] != [str(number)]:  # noqa: ASYNC110 - it lies in another process
+        while [message.subject for message in all_of_type(Event, await bus.latest(EVENTS))] != [str(number)]:  # noqa: ASYNC110 - it lies in another process
             await asyncio.sleep(0.01)

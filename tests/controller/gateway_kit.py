@@ -13,6 +13,7 @@ import aiohttp
 import msgspec
 import orjson
 from aiohttp import web
+from typing_kit import known
 
 from hmas.controller.admin.client import AdminClient
 from hmas.controller.admin.token import read_token
@@ -76,7 +77,7 @@ class Sim:
 
     async def kill(self) -> None:
         """Takes the server away, connections and all."""
-        for connection in list(self.runner.server.connections):
+        for connection in list(known(self.runner.server).connections):
             if connection.transport is not None:
                 connection.transport.abort()
         await self.runner.cleanup()
@@ -85,18 +86,19 @@ class Sim:
 async def start_sim(name: str, profile: Profile = FAST, *, port: int = 0, model: str = MODEL) -> Sim:
     engine = EngineModel(profile)
     app = create_app(engine, model, name)
-    sim = Sim(name, engine, None, 0)
+    bodies: list[bytes] = []
+    heads: list[dict[str, str]] = []
 
     @web.middleware
     async def record(request: web.Request, handler: Callable[..., Any]) -> web.StreamResponse:
         if request.method == "POST" and request.path.startswith("/v1/"):
-            sim.bodies.append(await request.read())
-            sim.heads.append({name.lower(): value for name, value in request.headers.items()})
+            bodies.append(await request.read())
+            heads.append({name.lower(): value for name, value in request.headers.items()})
         return await handler(request)
 
     app.middlewares.insert(0, record)
-    sim.runner, sim.port = await start(app, port=port, grace_s=0.05)
-    return sim
+    runner, served_port = await start(app, port=port, grace_s=0.05)
+    return Sim(name, engine, runner, served_port, bodies, heads)
 
 
 @dataclass
@@ -223,7 +225,8 @@ async def running(
     impatient = mock.patch.object(watch, "SCAN_S", 0.03)
     impatient.start()
     try:
-        await asyncio.wait([serving, ready], return_when=asyncio.FIRST_COMPLETED)
+        begun: list[asyncio.Future[Any]] = [serving, ready]
+        await asyncio.wait(begun, return_when=asyncio.FIRST_COMPLETED)
         if serving.done():
             await serving
         started = ready.result()

@@ -6,8 +6,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import orjson
+from typing_kit import of_type
 
-from hmas.controller.gateway.http.server import Handler, HttpServer
+from hmas.controller.gateway.http.connection import Handler
+from hmas.controller.gateway.http.exchange import ClientExchange
+from hmas.controller.gateway.http.server import HttpServer
 from hmas.controller.gateway.http.transport import HttpRequest, Responder
 
 HOST = b"host: x\r\n"
@@ -89,7 +92,7 @@ async def serving(handler: Handler = echo, *, max_body_bytes: int = 1 << 20, max
         body = b""
         try:
             await handler(request, out)
-            if request.reader.complete:
+            if of_type(ClientExchange, request).reader.complete:
                 body = await request.body()
         except ApiError as error:
             out.send(error.status, error.response_headers(), error.body())

@@ -19,6 +19,14 @@ class Shared(Listed):
         request = entry.request
         return (request.tenant, request.session) if self.sessions and request.session else (request.tenant, "")
 
+    def wake(self, flow, entry):
+        """A flow of which nothing waited has something waiting."""
+        raise NotImplementedError
+
+    def take(self, flow, amount):
+        """A flow is charged for what went."""
+        raise NotImplementedError
+
     def head(self, flow):
         mine = [entry for entry in self.list if self.flow(entry) == flow]
         return min(mine, key=lambda one: (one.request.priority, one.seq)) if mine else None

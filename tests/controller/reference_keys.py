@@ -81,7 +81,8 @@ class RobustEdf(Listed):
         self.costs.append(self.cost(entry))
         if len(self.costs) < 32 or (len(self.costs) - 31) % 32 == 0:
             lately = sorted(self.costs[-256:])
-            self.bounds = tuple(math.log(lately[int(share * len(lately))]) for share in (0.05, 0.98))
+            low, high = (math.log(lately[int(share * len(lately))]) for share in (0.05, 0.98))
+            self.bounds = (low, high)
         self.move(0.5 * self.gap_s() * 0.01)
         self.list.append(entry)
 

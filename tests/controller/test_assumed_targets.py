@@ -21,7 +21,7 @@ def scheduler(headroom: float, token_ms: dict[str, float]) -> Scheduler:
     )
     for name, took_ms in token_ms.items():
         made.set_controls(name, Controls(n_run=8))
-        pace = made._instance(name).pace
+        pace = made.instances[name].pace
         if took_ms:
             pace.decoded(took_ms)
             pace.prefilled(100.0, 100)

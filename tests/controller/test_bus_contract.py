@@ -5,6 +5,7 @@ import itertools
 from contextlib import aclosing
 
 import pytest
+from redis.asyncio import Redis
 
 from hmas.controller.bus.base import Bus
 from hmas.controller.bus.embedded import EmbeddedServer
@@ -59,14 +60,14 @@ async def settled(bus: Bus, stream: str, newest) -> None:
             await asyncio.sleep(0.002)
 
 
-async def blocked(bus: Bus, readers: int) -> None:
+async def blocked(bus: Bus, server: EmbeddedServer, readers: int) -> None:
     """Waits until so many readers wait for what is not there."""
     if isinstance(bus, MemoryBus):
         # In memory a reader that has begun waits by its first suspension.
         await asyncio.sleep(0)
         return
-    async with asyncio.timeout(10):
-        while (await bus._commands.info("clients"))["blocked_clients"] < readers:  # noqa: ASYNC110 - the server is another process
+    async with asyncio.timeout(10), Redis.from_url(server.url) as raw:
+        while (await raw.info("clients"))["blocked_clients"] < readers:  # noqa: ASYNC110 - the server is another process
             await asyncio.sleep(0.002)
 
 
@@ -75,7 +76,8 @@ async def test_a_group_sees_everything_once_in_order_in_bounded_batches(bus):
         bus.post(event(number))
     await settled(bus, EVENTS, event(249))
     async with aclosing(bus.read([EVENTS], group="g", consumer="0", count=100)) as batches:
-        sizes, seen = [], []
+        sizes: list[int] = []
+        seen: list[int] = []
         async with asyncio.timeout(10):
             while len(seen) < 250:
                 batch = await anext(batches)
@@ -133,10 +135,10 @@ async def test_an_empty_block_yields_an_empty_batch_and_the_reader_lives_on(bus)
         assert numbers(await collect(follower, 1)) == [1]
 
 
-async def test_a_blocked_reader_wakes_at_once(bus):
+async def test_a_blocked_reader_wakes_at_once(bus, server):
     async with aclosing(bus.read([EVENTS], group="g", consumer="0", block_ms=60_000)) as batches:
         waiting = asyncio.ensure_future(anext(batches))
-        await blocked(bus, 1)
+        await blocked(bus, server, 1)
         bus.post(event(7))
         async with asyncio.timeout(5):
             assert numbers(await waiting) == [7]
@@ -179,7 +181,7 @@ async def test_a_message_that_cannot_be_encoded_fails_at_its_sender(bus):
         bus.post(Event(sent_s=0.0, source="s", kind="k", subject="s", data={"x": object()}))
 
 
-async def test_closing_ends_blocked_readers_and_counts_what_comes_after(bus):
+async def test_closing_ends_blocked_readers_and_counts_what_comes_after(bus, server):
     batches = bus.read([EVENTS], group="g", consumer="0", block_ms=60_000)
     follower = bus.follow([EVENTS], block_ms=60_000)
 
@@ -188,7 +190,7 @@ async def test_closing_ends_blocked_readers_and_counts_what_comes_after(bus):
             return sum([len(batch) async for batch in source])
 
     tasks = [asyncio.create_task(drain(batches)), asyncio.create_task(drain(follower))]
-    await blocked(bus, 2)
+    await blocked(bus, server, 2)
     await bus.close()
     async with asyncio.timeout(5):
         assert await asyncio.gather(*tasks) == [0, 0]

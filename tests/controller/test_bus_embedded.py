@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from typing_kit import known
 
 from hmas.controller.bus import embedded
 from hmas.controller.bus.embedded import EmbeddedServer, find_server
@@ -135,7 +136,7 @@ sys.stdin.read()
 """
     root = Path(__file__).resolve().parents[2]
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=root, text=True) as owner:
-        pid = int(owner.stdout.readline())
+        pid = int(known(owner.stdout).readline())
         assert Path(f"/proc/{pid}").exists()
         owner.send_signal(signal.SIGKILL)
         owner.wait()

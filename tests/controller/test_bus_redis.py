@@ -4,11 +4,14 @@ import asyncio
 import os
 import signal
 from contextlib import aclosing
+from typing import cast
 
 import pytest
 from bus_kit import event
+from redis.asyncio import Redis
 
 from hmas.controller.bus import link, redis_bus, redis_reader, redis_sender
+from hmas.controller.bus.base import Delivery
 from hmas.controller.bus.embedded import EmbeddedServer
 from hmas.controller.bus.link import Backoff, Link
 from hmas.controller.bus.redis_bus import RedisBus
@@ -203,7 +206,7 @@ async def test_pending_entries_survive_the_server_when_it_is_durable(tmp_path):
         for number in range(4):
             bus.post(event(number))
         async with aclosing(bus.read([EVENTS], group="g", consumer="0", block_ms=50)) as batches:
-            got = []
+            got: list[Delivery] = []
             while len(got) < 4:
                 got += await next_full(batches)
             await bus.ack(got[:1], group="g")
@@ -222,7 +225,7 @@ async def test_entries_of_a_dead_consumer_are_claimed_after_a_while(bus, monkeyp
     for number in range(3):
         bus.post(event(number))
     async with aclosing(bus.read([EVENTS], group="g", consumer="dead", block_ms=20)) as batches:
-        got = []
+        got: list[Delivery] = []
         while len(got) < 3:
             got += await next_full(batches)
         await bus.ack(got[:1], group="g")
@@ -242,7 +245,7 @@ async def test_both_shapes_of_a_claim_are_understood(deleted):
 
     payload = b'{"v":1,"m":{"type":"event","sent_s":1,"source":"s","kind":"k","subject":"5"}}'
     reader = redis_reader.GroupReader(Link("unix:///none"), [EVENTS], group="g", consumer="c", count=10, block_ms=10)
-    assert numbers(await reader._claim(Server())) == [5]
+    assert numbers(await reader.claim(cast("Redis", Server()))) == [5]
 
 
 async def test_garbage_is_counted_acknowledged_and_passed_over(bus, raw):
@@ -267,7 +270,7 @@ async def test_pending_entries_that_were_trimmed_away_do_not_come_back_for_ever(
     for number in range(3):
         bus.post(event(number))
     async with aclosing(bus.read([EVENTS], group="g", consumer="0", block_ms=50)) as batches:
-        got = []
+        got: list[Delivery] = []
         while len(got) < 3:
             got += await next_full(batches)
     await raw.xdel(EVENTS, got[0].entry_id, got[1].entry_id)

@@ -81,7 +81,8 @@ def quoted(text):
 @st.composite
 def documents(draw):
     """A text with tables of strings and lists, and the line that every key must be found on."""
-    lines, expected = [], {}
+    lines: list[str] = []
+    expected: dict[tuple[str, ...], int] = {}
     for table in draw(st.lists(KEYS, unique=True, max_size=4)):
         lines += draw(st.sampled_from([[], ["# [x]"], [""]]))
         lines.append(f"[{table}]")

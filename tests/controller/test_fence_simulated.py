@@ -85,7 +85,7 @@ def test_whatever_changes_everybody_is_served_or_told_why_not(rows, capacities, 
         if found is not None:
             add, capacity = found
             scheduler.set_length_bounds([LengthBound(prompt_tokens_below=0, add_tokens=float(add), samples=50)])
-            scheduler._instances["a"].fence.resize(capacity)
+            scheduler.instances["a"].fence.resize(capacity)
 
     arrivals = [arrival(number, *row) for number, row in enumerate(sorted(rows))]
     engines = {name: Silent(PROFILE) for name in "ab"}
@@ -98,7 +98,7 @@ def test_whatever_changes_everybody_is_served_or_told_why_not(rows, capacities, 
             assert "tokens of KV cache" in record.reason
         else:
             assert record.outcome is OutcomeKind.COMPLETED
-    assert all(scheduler._instances[name].fence.committed_bytes == 0 for name in "ab")
+    assert all(scheduler.instances[name].fence.committed_bytes == 0 for name in "ab")
 
 
 def test_the_checker_sees_a_fence_that_was_passed():
@@ -111,7 +111,7 @@ def test_the_checker_sees_a_fence_that_was_passed():
 
 def test_each_instance_has_its_own_budget_and_margin():
     scheduler = build((1000, 4000), margins=(0.5, None), margin=0.1)
-    assert [scheduler._instances[name].fence.limit_tokens for name in "ab"] == [500, 3600]
+    assert [scheduler.instances[name].fence.limit_tokens for name in "ab"] == [500, 3600]
 
 
 @pytest.mark.parametrize(

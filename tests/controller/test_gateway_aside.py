@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from gateway_kit import Rig, chat, eventually, running
 from message_kit import request_features
+from typing_kit import known, of_type
 
 from hmas.cli.doctor import check_agents
 from hmas.cli.explain import page as trace_page
 from hmas.cli.status import page
-from hmas.controller.core.messages import REQUESTS, ControlAction, LengthBound, Message, MetaDecision, RequestCost
+from hmas.controller.core.messages import REQUESTS, ControlAction, LengthBound, Message, MetaDecision, RequestCost, RequestNotice
 from hmas.controller.gateway.requests.active_request import ActiveRequest
 
 TOKENS = 60
@@ -27,7 +28,7 @@ async def answering(rig: Rig, answer: list[Answer]) -> AsyncIterator[None]:
     async def run() -> None:
         async for deliveries in rig.bus.follow([REQUESTS]):
             for delivery in deliveries:
-                live = rig.gateway.manager.active.get(delivery.message.request_id)
+                live = rig.gateway.manager.active.get(of_type(RequestNotice, delivery.message).request_id)
                 if live is not None:
                     rig.bus.post(answer[-1](live))
 
@@ -48,7 +49,7 @@ def lengths(tokens: float) -> Answer:
 
 
 def default_lengths(live: ActiveRequest) -> Message:
-    default = live.answers.default
+    default = known(live.answers).default
     return request_features(live.request.id, output_tokens=default.output_tokens, output_tokens_p90=default.output_tokens_upper)
 
 
@@ -57,9 +58,9 @@ def costs(live: ActiveRequest) -> Message:
 
 
 def default_costs(live: ActiveRequest) -> Message:
-    default = live.answers.default
-    said = {"ttft_ms": {"sim-1": default.ttft_ms}, "tpot_ms": {"sim-1": default.tpot_ms}}
-    return RequestCost(request_id=live.request.id, sent_s=1.0, output_tokens=1.0, **said)
+    default = known(live.answers).default
+    ttft_ms, tpot_ms = {"sim-1": default.ttft_ms}, {"sim-1": default.tpot_ms}
+    return RequestCost(request_id=live.request.id, sent_s=1.0, output_tokens=1.0, ttft_ms=ttft_ms, tpot_ms=tpot_ms)
 
 
 async def doctor_and_status(rig: Rig) -> str:
@@ -107,8 +108,8 @@ async def test_costs_that_are_set_aside_change_no_estimate(tmp_path: Path):
         blocker = asyncio.create_task(rig.post(chat("long", tokens=500)))
         await eventually(lambda: len(rig.gateway.manager.active) == 1)
         (live,) = rig.gateway.manager.active.values()
-        await eventually(lambda: live.answers.cost is not None)
-        assert live.entry.estimates.ttft_ms < 1000.0
+        await eventually(lambda: known(live.answers).cost is not None)
+        assert known(live.entry).estimates.ttft_ms < 1000.0
         await blocker
 
 

@@ -1,6 +1,7 @@
 """Who may ask, and what a tenant may claim."""
 
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -13,7 +14,7 @@ from hmas.controller.gateway.requests.auth import MAX_ANONYMOUS_TENANTS, Authent
 
 ACME = {"authorization": "Bearer sk-acme"}
 ZETA = {"authorization": "Bearer sk-zeta"}
-GUARDED = {"tenants": TWO_TENANTS, "gateway": gateway_config(no_auth=False)}
+GUARDED: dict[str, Any] = {"tenants": TWO_TENANTS, "gateway": gateway_config(no_auth=False)}
 
 
 async def test_keys_map_to_tenants(tmp_path: Path):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import uvloop
 from gateway_kit import chat, eventually, gateway_config, running
+from typing_kit import of_type
 
 from hmas.controller.bus.embedded import EmbeddedServer
 from hmas.controller.bus.memory_bus import MemoryBus
@@ -99,4 +100,4 @@ async def test_a_server_that_was_away_for_less_than_a_cycle_is_told_again(tmp_pa
         await eventually(lambda: [event["after"] for event in rig.events("bus")] == ["away", "connected"])
         notices = await rig.bus.latest(OVERRIDES, 50)
     assert len(notices) == known + 1
-    assert notices[-1].policy == "wfq"
+    assert of_type(OverrideNotice, notices[-1]).policy == "wfq"

@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 from gateway_kit import TWO_TENANTS, Rig, chat, eventually, running, start_sim
 from message_kit import request_features
+from typing_kit import all_of_type, of_type
 
 from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.config.schema import AgentsConfig, SchedulerConfig
@@ -14,6 +15,7 @@ from hmas.controller.core.messages import (
     EVENTS,
     OVERRIDES,
     ControlAction,
+    Event,
     LengthBound,
     MetaDecision,
     OverrideNotice,
@@ -21,6 +23,7 @@ from hmas.controller.core.messages import (
     RequestFeatures,
 )
 from hmas.controller.core.types import TaskType
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 
 SLOW_TICKS = SchedulerConfig(policy="fcfs", n_run=1, tick_s=0.02)
 
@@ -30,8 +33,8 @@ def now_s(rig: Rig) -> float:
 
 
 def decision(rig: Rig, policy: str = "sjf", **fields: Any) -> MetaDecision:
-    fields = {"sent_s": now_s(rig), "decision_id": "d-1", "previous": "fcfs", "reason": "bursty"} | fields
-    return MetaDecision(policy=policy, **fields)
+    known: dict[str, Any] = {"sent_s": now_s(rig), "decision_id": "d-1", "previous": "fcfs", "reason": "bursty"}
+    return MetaDecision(policy=policy, **(known | fields))
 
 
 def features(rig: Rig, request_id: str, **fields: Any) -> RequestFeatures:
@@ -84,7 +87,7 @@ async def test_metas_decision_takes_effect_and_is_told(tmp_path: Path):
         await eventually(lambda: rig.gateway.scheduler.policy == "sjf")
         answer = await rig.post(chat())
         (event,) = rig.events("policy")
-        on_bus = [message.kind for message in await rig.bus.latest(EVENTS, 100)]
+        on_bus = [message.kind for message in all_of_type(Event, await rig.bus.latest(EVENTS, 100))]
     assert answer.headers["x-hmas-policy"] == "sjf"
     assert (event["source"], event["before"], event["after"]) == ("meta", "fcfs (configured)", "sjf (meta)")
     assert (event["reason"], event["decision_id"]) == ("bursty", "d-1")
@@ -124,7 +127,7 @@ async def test_stateras_action_reaches_window_and_engine(tmp_path: Path):
 
 async def test_actions_that_make_no_sense_are_refused(tmp_path: Path):
     async with running(tmp_path) as rig:
-        known = {"instance": "sim-1", "n_run": 3}
+        known: dict[str, Any] = {"instance": "sim-1", "n_run": 3}
         for fields in ({"instance": "nobody", "n_run": 3}, known | {"n_run": 0}, known | {"guard": 0.0}, known | {"guard": 1.5}):
             rig.bus.post(ControlAction(sent_s=now_s(rig), **fields))
         await eventually(lambda: len(rig.events("agent.rejected")) == 4)
@@ -173,7 +176,7 @@ async def test_without_agents_their_words_count_for_nothing(tmp_path: Path):
 async def test_perception_changes_what_is_believed_but_not_what_was_declared(tmp_path: Path):
     async with running(tmp_path, scheduler=SLOW_TICKS) as rig:
         request_id, tasks = await waiting_request(rig, {"x-slo-ttft-ms": "1500"})
-        entry = rig.gateway.manager.active[request_id].entry
+        entry = of_type(QueueEntry, rig.gateway.manager.active[request_id].entry)
         rig.bus.post(features(rig, request_id))
         await eventually(lambda: entry.estimates.source == "perception")
         assert entry.estimates.task_type is TaskType.SUMMARIZATION
@@ -197,7 +200,7 @@ async def test_perception_changes_what_is_believed_but_not_what_was_declared(tmp
 async def test_malformed_features_leave_the_defaults(tmp_path: Path):
     async with running(tmp_path, scheduler=SLOW_TICKS) as rig:
         request_id, tasks = await waiting_request(rig)
-        entry = rig.gateway.manager.active[request_id].entry
+        entry = of_type(QueueEntry, rig.gateway.manager.active[request_id].entry)
         before = entry.estimates
         bad = [{"ttft_slo_ms": -1.0}, {"importance": 7.0}, {"output_tokens": float("inf")}, {"output_tokens_p90": 1.0}, {"confidence": 2.0}]
         for fields in bad:

@@ -16,12 +16,25 @@ from hmas.controller.observability.decision_log import KEPT, DecisionLog
 
 
 def decision(number: int, **fields: Any) -> MetaDecision:
-    known = {"sent_s": 100.0 + number, "decision_id": f"meta-abc-{number}", "policy": "edf", "previous": "edf", "reason": "fine"}
+    known: dict[str, Any] = {
+        "sent_s": 100.0 + number,
+        "decision_id": f"meta-abc-{number}",
+        "policy": "edf",
+        "previous": "edf",
+        "reason": "fine",
+    }
     return MetaDecision(**(known | fields))
 
 
 def outcome(number: int, **fields: Any) -> DecisionOutcome:
-    known = {"sent_s": 200.0, "decision_id": f"meta-abc-{number}", "from_s": 100.0, "until_s": 160.0, "requests": 300, "good": 0.9}
+    known: dict[str, Any] = {
+        "sent_s": 200.0,
+        "decision_id": f"meta-abc-{number}",
+        "from_s": 100.0,
+        "until_s": 160.0,
+        "requests": 300,
+        "good": 0.9,
+    }
     return DecisionOutcome(**(known | fields))
 
 

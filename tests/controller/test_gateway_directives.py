@@ -65,7 +65,8 @@ WORDS = st.tuples(st.sampled_from("ab"), st.integers(1, 40), st.integers(0, 3000
     override=st.sampled_from([NOTHING, hold(knobs={"a": {"n_run": 2}}), hold(policy="wfq", draining=["b"], tenant_weights={"t": 2.0})]),
 )
 def test_what_is_resolved_of_those_that_were_heard_is_what_all_would_come_to(rounds, meta, override):
-    statera, now_s = {}, 101.0
+    statera: dict[str, Received[ControlAction]] = {}
+    now_s = 101.0
     known = at(now_s, meta=meta, override=override)
     for words in rounds:
         now_s += 0.5

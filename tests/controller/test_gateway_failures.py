@@ -9,6 +9,7 @@ import orjson
 import pytest
 from aiohttp import web
 from gateway_kit import MODEL, Rig, Sim, chat, eventually, gateway_config, make_config, running, start_sim
+from typing_kit import known
 
 from hmas.cli.engines import engine_table
 from hmas.controller.bus.memory_bus import MemoryBus
@@ -208,7 +209,7 @@ async def test_an_engine_that_is_no_engine(tmp_path: Path):
     async with running(tmp_path) as rig:
         await set_fault(rig, rig.sims[0], "html", everywhere=True)
         await eventually(lambda: not rig.gateway.fleet.instances["sim-1"].healthy)
-        detail = rig.gateway.fleet.instances["sim-1"].snapshot.detail
+        detail = known(rig.gateway.fleet.instances["sim-1"].snapshot).detail
         assert (await rig.get("/ready")).status == 503
     assert "sim-1" in detail
 

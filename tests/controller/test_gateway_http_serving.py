@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
@@ -100,6 +101,10 @@ def test_an_answer_before_the_whole_body_reaches_a_client_that_goes_on_sending(l
     run_on(loop, scenario)
 
 
+def gone(http: Serving, ended: list[str], count: int) -> bool:
+    return not http.server.connections and len(ended) == count
+
+
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_client_that_leaves_ends_its_handler(loop: str):
     async def scenario() -> None:
@@ -129,7 +134,7 @@ def test_a_client_that_leaves_ends_its_handler(loop: str):
                         client.writer.close()
                     else:
                         client.writer.write_eof()
-                    await until(lambda served=number + 1: not http.server.connections and len(ended) == served)
+                    await until(partial(gone, http, ended, number + 1))
         assert ended == ["/abort", "/close", "/half", "/stream"]
 
     run_on(loop, scenario)
@@ -242,7 +247,7 @@ async def test_the_server_ends_with_those_who_are_being_served():
         await closing
 
 
-def in_virtual_time(scenario: Callable[[VirtualLoop, Serving], Coroutine[Any, Any, None]], **options: int) -> None:
+def in_virtual_time(scenario: Callable[[VirtualLoop, Serving], Coroutine[Any, Any, None]], **options: Any) -> None:
     async def main(loop: VirtualLoop) -> None:
         async with serving(**options) as http:
             await scenario(loop, http)

@@ -115,12 +115,12 @@ async def test_a_gateway_that_lost_the_bus_posts_nothing_until_it_has_it_again(t
     monkeypatch.setattr(bus_lease, "RENEW_S", 0.02)
     bus = MemoryBus()
     async with running(tmp_path, bus=bus) as rig:
-        bus._leases[LEASE] = ("another one", asyncio.get_running_loop().time() + 0.5)
+        bus.leases[LEASE] = ("another one", asyncio.get_running_loop().time() + 0.5)
         await eventually(lambda: bus.silent)
         shown = (await rig.admin("GET", "/admin/status")).json["bus"]["taken_by"]
-        posted = len(bus._streams[EVENTS].entries)
+        posted = len(bus.streams[EVENTS].entries)
         bus.post(Event(sent_s=0.0, source="test", kind="lost", subject="lost"))
-        assert len(bus._streams[EVENTS].entries) == posted
+        assert len(bus.streams[EVENTS].entries) == posted
         await eventually(lambda: not bus.silent)
         changes = [(one["before"], one["after"], one["severity"]) for one in rig.events("bus")]
     assert shown == "another one"

@@ -7,7 +7,7 @@ import aiohttp
 import msgspec
 import orjson
 import pytest
-from gateway_kit import Rig, chat, eventually, gateway_config, running, start_sim
+from gateway_kit import Answer, Rig, chat, eventually, gateway_config, running, start_sim
 
 from hmas.controller.config.schema import EngineConfig, SchedulerConfig
 from hmas.controller.core.types import OutcomeKind
@@ -16,14 +16,14 @@ ONE_AT_A_TIME = SchedulerConfig(policy="fcfs", n_run=1, tick_s=0.02, queue_limit
 LONG = 3500
 
 
-async def busy(rig: Rig) -> "asyncio.Task[object]":
+async def busy(rig: Rig) -> "asyncio.Task[Answer]":
     """Takes the only slot for seconds."""
     task = asyncio.create_task(rig.post(chat("long", tokens=LONG)))
     await eventually(lambda: rig.sims[0].model.running == 1)
     return task
 
 
-async def leave(*tasks: "asyncio.Task[object]") -> None:
+async def leave(*tasks: "asyncio.Task[Answer]") -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,6 +1,7 @@
 """Labels stay bounded, and what is exposed is true."""
 
 import platform
+from typing import Any
 
 from message_kit import system_snapshot
 
@@ -10,7 +11,7 @@ from hmas.controller.observability.metrics import MAX_TENANT_LABELS, OTHER, Metr
 
 
 def completion(tenant: str = "t", outcome: OutcomeKind = OutcomeKind.COMPLETED, **fields: object) -> Completion:
-    known = {"request_id": "r", "sent_s": 1.0, "model": "m", "arrival_s": 0.0, "policy": "fcfs", "total_ms": 100.0}
+    known: dict[str, Any] = {"request_id": "r", "sent_s": 1.0, "model": "m", "arrival_s": 0.0, "policy": "fcfs", "total_ms": 100.0}
     return Completion(tenant=tenant, outcome=outcome, **(known | fields))
 
 

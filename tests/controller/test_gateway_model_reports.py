@@ -1,6 +1,7 @@
 """How agents' models do: heard from the bus, shown to operators and to Prometheus, bounded, and forgotten in silence."""
 
 from pathlib import Path
+from typing import Any
 
 from gateway_kit import eventually, running
 from msgspec import structs
@@ -20,7 +21,7 @@ class ManualClock:
 
 
 def report(instance: str = "0", **changes) -> ModelReport:
-    fields = {
+    fields: dict[str, Any] = {
         "sent_s": 1000.0,
         "agent": "perception",
         "instance": instance,

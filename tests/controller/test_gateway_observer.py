@@ -1,14 +1,15 @@
 """The observer gets every event of a request in order; exporters of installed packages, whose errors disturb nothing."""
 
 import asyncio
+import importlib
 import json
 import os
-import re
 import tomllib
 from pathlib import Path
 
 import pytest
 from gateway_kit import Rig, chat, eventually, running
+from typing_kit import fenced
 
 from hmas.controller.config.schema import SchedulerConfig
 from hmas.controller.observability.observer import Observer, Observers
@@ -89,9 +90,7 @@ def install(monkeypatch: pytest.MonkeyPatch, folder: Path, module: str, source: 
 
 
 def recorded() -> list[tuple]:
-    import recorder_module
-
-    return recorder_module.Recorder.events
+    return importlib.import_module("recorder_module").Recorder.events
 
 
 @pytest.fixture
@@ -176,7 +175,7 @@ async def test_an_exporter_that_fails_disturbs_nothing(tmp_path: Path, monkeypat
 
 def recipe(language: str) -> str:
     section = RECIPES.read_text().partition("## An exporter\n")[2].partition("\n## ")[0]
-    return re.search(rf"```{language}\n(.*?)```", section, re.DOTALL).group(1)
+    return fenced(section, language)
 
 
 async def test_the_recipe_of_the_documentation_works(tmp_path: Path, monkeypatch):

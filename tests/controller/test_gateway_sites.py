@@ -56,7 +56,7 @@ def test_what_is_remembered_of_hosts_is_bounded():
     sites = public_sites(GatewayConfig())
     for port in range(2000):
         assert sites.accepts_host(f"localhost:{port}")
-    assert len(sites._accepted) <= 256
+    assert len(sites.accepted) <= 256
 
 
 async def test_a_page_of_another_site_gets_nothing_where_no_key_is_asked_for(tmp_path: Path):

@@ -71,7 +71,7 @@ def test_preemptions_raise_the_price_of_passing_the_fence_and_each_report_serves
     made = build()
     for number in range(4):
         submit(made, number, 0.0, upper=1e9)
-    went_s = []
+    went_s: list[float] = []
     for tick in range(50):
         now_s, total = tick / 10, preempted_each * len(went_s)
         made.observe(report(now_s, total))

@@ -2,6 +2,7 @@
 
 import math
 import random
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -23,7 +24,7 @@ def test_whatever_comes_the_wanted_share_of_values_passes_the_lead(values, quant
     lead.shown(values[0])
     for value in values[1:]:
         # What it stood at before the value came, from the second value on; below LEAST it keeps that to itself.
-        passed += math.log(max(10.0, value)) > lead._log_ms
+        passed += math.log(max(10.0, value)) > lead.log_ms
         lead.shown(value)
     logs = [math.log(max(10.0, value)) for value in values]
     asked = len(values) - 1
@@ -94,7 +95,7 @@ def warmed(*, took_ms, **more):
 def show(made, beyond_ms):
     """First tokens come so late for a while."""
     for _ in range(60):
-        made._instances["a"].lead.shown(beyond_ms)
+        made.instances["a"].lead.shown(beyond_ms)
 
 
 def goes_first(made, *, ttft_ms, after_ms):
@@ -140,6 +141,10 @@ def test_an_instance_tells_its_lead():
 PROFILE = load_profile("a100-qwen3-8b")
 
 
+def always(estimates, _request, _now_s):
+    return estimates
+
+
 def crowd(*, rate, seconds, ttft_ms, tpot_ms, seed=7):
     """More than one A100 can serve, with targets that differ by a factor of five."""
     draw, at_s = random.Random(seed), 0.0
@@ -149,7 +154,7 @@ def crowd(*, rate, seconds, ttft_ms, tpot_ms, seed=7):
         )
         slo = Slo(ttft_ms=ttft_ms * draw.uniform(1.0, 5.0), tpot_ms=tpot_ms)
         believed = Estimates(slo=slo, output_tokens=300.0, output_tokens_upper=600.0, ttft_ms=100.0, tpot_ms=20.0)
-        yield Arrival(request=request, estimate=lambda _request, _now_s, it=believed: it, output_tokens=int(draw.uniform(100, 500)))
+        yield Arrival(request=request, estimate=partial(always, believed), output_tokens=int(draw.uniform(100, 500)))
 
 
 def run(*, arrivals, n_run=256, **settings):

@@ -80,7 +80,8 @@ def test_the_share_below_a_tracked_quantile_comes_to_its_level(values, level, st
 
 @given(ids=st.lists(st.integers(0, 30).map(str), max_size=200))
 def test_ids_are_known_as_long_as_the_bound_allows(ids):
-    seen, model = RecentIds(10), []
+    seen = RecentIds(10)
+    model: list[str] = []
     for identity in ids:
         assert seen.add(identity) == (identity not in model)
         if identity not in model:

@@ -5,6 +5,7 @@ from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
+from typing_kit import known
 
 from hmas.controller.core.types import Estimates, Request, Slo
 from hmas.controller.scheduling.policies.registry import make_policy
@@ -77,7 +78,7 @@ def test_llf_puts_the_longer_prefill_first_where_edf_sees_no_difference():
         policy = make_policy(name)
         for entry in (short, long):
             policy.push(entry, 0.0)
-        assert policy.pop(0.0).seq == first
+        assert known(policy.pop(0.0)).seq == first
 
 
 def test_slack_counts_what_the_pace_has_to_spare_and_llf_does_not():
@@ -87,7 +88,7 @@ def test_slack_counts_what_the_pace_has_to_spare_and_llf_does_not():
         policy = make_policy(name)
         for entry in (long, short):
             policy.push(entry, 0.0)
-        assert policy.pop(0.0).seq == first
+        assert known(policy.pop(0.0)).seq == first
 
 
 def test_srtf_is_sjf_without_aging_until_somebody_comes_back_to_a_shared_cache():
@@ -104,7 +105,7 @@ def test_srtf_is_sjf_without_aging_until_somebody_comes_back_to_a_shared_cache()
     back.tried = frozenset({"i0"})
     for entry in (fresh, back):
         policy.push(entry, START_S)
-    assert policy.pop(START_S).seq == 1, "0.2 s of decoding are left of it, of the other 0.22 s"
+    assert known(policy.pop(START_S)).seq == 1, "0.2 s of decoding are left of it, of the other 0.22 s"
 
 
 # -- by flow: who gets how much ------------------------------------------------------------------------------------------------
@@ -133,7 +134,7 @@ def test_two_that_wait_get_service_by_weight_to_one_request_of_each(name, seed):
     debit = 1000.0 if name == "cfs" else 0.0
     served = dict.fromkeys(weights, 0.0)
     while all(left.values()):
-        entry = policy.pop(0.0)
+        entry = known(policy.pop(0.0))
         tenant = entry.request.tenant
         left[tenant] -= 1
         served[tenant] += COST[name](entry) / weights[tenant]
@@ -149,7 +150,7 @@ def test_a_wrong_prediction_is_put_right_when_its_request_ends(name):
         policy.push(made(seq, tenant=tenant, output=1.0 if tenant == "a" else 1000.0), START_S)
     service = {"a": 0.0, "b": 0.0}
     for _ in range(120):
-        entry = policy.pop(START_S)
+        entry = known(policy.pop(START_S))
         service[entry.request.tenant] += entry.request.prompt_tokens + 500.0
         policy.on_finished(entry, 500, START_S)
     assert service["a"] == pytest.approx(service["b"], rel=0.1), "all are 500 tokens long in truth"
@@ -164,7 +165,7 @@ def test_a_pause_earns_no_credit(name):
         policy.pop(START_S)
     for seq in range(100, 200):
         policy.push(made(seq, tenant="b"), START_S)
-    first = [policy.pop(START_S).request.tenant for _ in range(20)]
+    first = [known(policy.pop(START_S)).request.tenant for _ in range(20)]
     assert 9 <= first.count("b") <= 11
 
 
@@ -178,24 +179,24 @@ def test_a_quiet_moment_levels_wfq_and_not_vtc():
         for seq, tenant in ((2, "c"), (3, "a"), (4, "b")):
             policy.push(made(seq, tenant=tenant), START_S)
         policy.pop(START_S)
-        assert policy.pop(START_S).request.tenant == first
+        assert known(policy.pop(START_S)).request.tenant == first
 
 
 def test_stride_remembers_what_a_tenant_had_in_advance_over_a_pause():
     policy = make_policy("stride")
     for seq in range(4):
         policy.push(made(seq, tenant="ab"[seq % 2]), START_S)
-    assert [policy.pop(START_S).request.tenant for _ in range(3)] == ["a", "b", "a"]
+    assert [known(policy.pop(START_S)).request.tenant for _ in range(3)] == ["a", "b", "a"]
     policy.push(made(10, tenant="a"), START_S)
     policy.push(made(11, tenant="b"), START_S)
-    assert [policy.pop(START_S).request.tenant for _ in range(3)] == ["b", "a", "b"]
+    assert [known(policy.pop(START_S)).request.tenant for _ in range(3)] == ["b", "a", "b"]
 
 
 def test_tickets_follow_priority_and_weight():
     policy = make_policy("stride")
     for seq in range(300):
         policy.push(made(seq, tenant="abc"[seq % 3], weight=[1.0, 2.0, 1.0][seq % 3], priority=[0, 0, 10][seq % 3]), START_S)
-    first = [policy.pop(START_S).request.tenant for _ in range(70)]
+    first = [known(policy.pop(START_S)).request.tenant for _ in range(70)]
     assert [first.count(tenant) for tenant in "abc"] == pytest.approx([20, 40, 10], abs=1)
 
 
@@ -205,7 +206,7 @@ def test_lottery_shares_as_tickets_do_in_the_mean_and_by_its_seed():
         policy = make_policy("lottery", {"seed": seed})
         for seq in range(6000):
             policy.push(made(seq, tenant="ab"[seq % 2], weight=[3.0, 1.0][seq % 2]), START_S)
-        orders.append("".join(policy.pop(START_S).request.tenant for _ in range(3000)))
+        orders.append("".join(known(policy.pop(START_S)).request.tenant for _ in range(3000)))
     assert orders[0] == orders[1]
     assert orders[0] != orders[2]
     for order in orders:
@@ -218,7 +219,7 @@ def test_a_win_is_kept_while_others_go_first():
     policy = make_policy("lottery")
     for seq in range(40):
         policy.push(made(seq, tenant="abcd"[seq % 4]), START_S)
-    blocked, _ = policy.pop(START_S), policy.pop(START_S)
+    blocked, _ = known(policy.pop(START_S)), policy.pop(START_S)
     for _ in range(5):
         policy.undo_pop(blocked, START_S)
         assert policy.pop(START_S) is blocked
@@ -245,15 +246,15 @@ def test_mlfq_sinks_by_use_and_a_boost_lifts():
     now_s = 30_000.0
     for seq in range(8):
         policy.push(made(seq, session="heavy", prompt=900, output=300.0), now_s)
-    assert policy.pop(now_s).request.session == "heavy"
+    assert known(policy.pop(now_s)).request.session == "heavy"
     for seq in range(10, 14):
         policy.push(made(seq, session=f"new{seq}"), now_s)
-    assert [policy.pop(now_s).request.session for _ in range(4)] == ["new10", "new11", "new12", "new13"]
+    assert [known(policy.pop(now_s)).request.session for _ in range(4)] == ["new10", "new11", "new12", "new13"]
     policy.push(made(20, session="new20"), now_s + 29.0)
-    assert policy.pop(now_s + 29.0).request.session == "new20"
+    assert known(policy.pop(now_s + 29.0)).request.session == "new20"
     policy.push(made(21, session="new21"), now_s + 30.0)
-    assert policy.pop(now_s + 30.0).request.session == "heavy", "who waited at the boost comes before all that come later"
-    assert policy.pop(now_s + 30.0).request.session == "new21"
+    assert known(policy.pop(now_s + 30.0)).request.session == "heavy", "who waited at the boost comes before all that come later"
+    assert known(policy.pop(now_s + 30.0)).request.session == "new21"
 
 
 def test_mlfq_forgives_what_was_predicted_too_long():
@@ -264,7 +265,7 @@ def test_mlfq_forgives_what_was_predicted_too_long():
     policy.pop(START_S)
     policy.push(made(2, session="t"), START_S)
     policy.on_finished(first, 10, START_S)
-    assert policy.pop(START_S).seq == 1, "110 tokens were used: still on the top level, and before the other"
+    assert known(policy.pop(START_S)).seq == 1, "110 tokens were used: still on the top level, and before the other"
 
 
 def test_a_stream_of_new_sessions_cannot_hold_back_an_old_one_under_cfs():
@@ -276,7 +277,7 @@ def test_a_stream_of_new_sessions_cannot_hold_back_an_old_one_under_cfs():
     while True:
         pops += 1
         policy.push(made(10 + pops, session=f"new{pops}", prompt=1, output=1.0), START_S)
-        if policy.pop(START_S).request.session == "old":
+        if known(policy.pop(START_S)).request.session == "old":
             break
     assert pops <= 22, "20 s of service, a debit of 1 s for each new session, and the two at the ends"
 
@@ -285,5 +286,5 @@ def test_two_lane_starves_neither_lane():
     policy = make_policy("two-lane", {"threshold_ms": 2500.0, "fast_share": 0.8})
     for seq in range(200):
         policy.push(made(seq, output=900.0 if seq % 2 else 5.0), START_S)
-    first = [policy.pop(START_S) for _ in range(50)]
+    first = [known(policy.pop(START_S)) for _ in range(50)]
     assert 8 <= sum(entry.estimates.total_ms > 2500.0 for entry in first) <= 12

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from typing_kit import fenced
 
 from hmas.controller.config.plugins import ExtensionPoint
 from hmas.controller.core.errors import PolicyError
@@ -32,7 +33,7 @@ def pool():
 
 
 def block(language: str) -> str:
-    return re.search(rf"```{language}\n(.*?)```", DOCS.read_text(), re.DOTALL).group(1)
+    return fenced(DOCS.read_text(), language)
 
 
 def install(folder: Path, **sources: str) -> Path:

@@ -106,7 +106,7 @@ def test_what_was_cached_of_those_that_ended_earns_nothing():
         made.submit(request(number, prompt=1500, session=f"s{number}"), believed(), 1.0)
     made.submit(request(13, prompt=800), believed(), 1.0)
     made.dispatch(1.0)
-    assert made._instances["i0"].fence.committed_bytes == 3 * 1550
+    assert made.instances["i0"].fence.committed_bytes == 3 * 1550
 
 
 def test_a_miss_takes_the_credit_back():

@@ -33,7 +33,8 @@ def told_and_waited(policy, overdue, rate_rps, span_s=100.0):
         told[request.id] = scheduler.retry_after_s(request.model, now_s)
         return history.estimate(request)
 
-    arrivals, at_s = [], 0.0
+    arrivals: list[Arrival] = []
+    at_s = 0.0
     while at_s < span_s:
         at_s += float(draws.exponential(1 / rate_rps))
         request = Request(

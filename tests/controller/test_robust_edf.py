@@ -2,6 +2,7 @@
 
 import math
 import random
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -212,14 +213,14 @@ def test_those_that_were_put_behind_come_back_when_there_is_room():
 def test_one_call_moves_no_more_than_a_few():
     many = [made(number, output=100.0 + number % 600, at_s=0.001 * number) for number in range(20_000)]
     policy = pressed(many, lapses=4000)
-    before = policy._in_turn.moves + policy._costly.moves
-    policy._cost_threshold.value = math.inf
+    before = policy.moves
+    policy.threshold.value = math.inf
     policy.pop(100.0)
-    assert policy._in_turn.moves + policy._costly.moves - before < 500
+    assert policy.moves - before < 500
 
 
 def test_lapses_move_entries_of_a_script_that_loses_nobody():
-    script = QueueScript(RobustEdf(RobustEdf.default_parameters | {"late_share": 0.001}), 5, probing=True)
+    script = QueueScript(RobustEdf({**RobustEdf.default_parameters, "late_share": 0.001}), 5, probing=True)
     script.run(2000)
     assert len(script.order) > 400
 
@@ -244,7 +245,7 @@ def test_it_is_told_of_those_that_become_too_late_whatever_becomes_of_them(overd
     for number in range(100):
         request = Request(id=f"{number:03d}", tenant="t", model="m", arrival_s=0.01 * number, prompt_tokens=100 + number)
         scheduler.submit(request, Estimates(slo=Slo(ttft_ms=1000.0, tpot_ms=100.0)), 0.01 * number)
-    policy = scheduler._wait_queue.groups[0].policy
+    policy = scheduler.policy_of("m")
     assert policy.cost_threshold == math.inf
     for _ in range(4):
         scheduler.expire(3.0)
@@ -258,10 +259,14 @@ def test_a_snapshot_tells_the_threshold_of_the_queue_that_gives_up_most():
         request = Request(id=f"{number:03d}", tenant="t", model="m", arrival_s=0.01 * number, prompt_tokens=100 + number)
         scheduler.submit(request, Estimates(slo=Slo(ttft_ms=1000.0, tpot_ms=100.0)), 0.01 * number)
     found = scheduler.snapshot(3.0, "gate").cost_threshold
-    assert found == scheduler._wait_queue.groups[0].policy.cost_threshold
+    assert found == scheduler.policy_of("m").cost_threshold
     assert 0.0 < found < math.inf
     scheduler.set_policy("edf", 3.0)
     assert scheduler.snapshot(3.0, "gate").cost_threshold == 0.0
+
+
+def always(estimates, _request, _now_s):
+    return estimates
 
 
 def crowd(*, rate, seconds, seed=7):
@@ -274,7 +279,7 @@ def crowd(*, rate, seconds, seed=7):
         )
         slo = Slo(ttft_ms=2000.0 * draw.uniform(1.0, 5.0), tpot_ms=60.0)
         believed = Estimates(slo=slo, output_tokens=float(output), output_tokens_upper=2.0 * output, ttft_ms=100.0, tpot_ms=20.0)
-        yield Arrival(request=request, estimate=lambda _request, _now_s, it=believed: it, output_tokens=output)
+        yield Arrival(request=request, estimate=partial(always, believed), output_tokens=output)
 
 
 def good(policy, rate):

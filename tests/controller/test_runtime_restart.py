@@ -29,7 +29,8 @@ def test_old_crashes_are_forgotten():
 
 @given(st.lists(st.tuples(st.floats(0, 200), st.floats(0, 200)), max_size=60))
 def test_waits_are_bounded_and_the_burst_is_the_limit(runs):
-    history, now_s, crashes = RestartHistory(RULE), 0.0, []
+    history, now_s = RestartHistory(RULE), 0.0
+    crashes: list[float] = []
     for pause_s, run_s in runs:
         started_s = now_s + pause_s
         now_s = started_s + run_s

@@ -18,7 +18,7 @@ async def test_the_first_stop_asks_the_second_hurries():
 
 
 async def test_hangup_reloads_and_a_failing_reload_changes_nothing():
-    calls = asyncio.Queue()
+    calls: asyncio.Queue[int] = asyncio.Queue()
 
     def reload():
         calls.put_nowait(calls.qsize())

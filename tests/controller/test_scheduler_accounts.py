@@ -4,6 +4,7 @@ import tracemalloc
 
 import msgspec
 import pytest
+from typing_kit import known
 
 from hmas.controller.core.messages import LengthBound
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo, TaskType
@@ -193,7 +194,7 @@ def test_position_counts_down_to_the_dispatch(policy):
     made = build(n_run=1, policy=policy)
     for number in range(6):
         made.submit(request(number), believed(), 100.0)
-    assert sorted(made.position(f"{number:03d}") for number in range(6)) == list(range(6))
+    assert sorted(known(made.position(f"{number:03d}")) for number in range(6)) == list(range(6))
     for _ in range(6):
         first = next(i for i in made.queued_ids() if made.position(i) == 0)
         (sent,) = made.dispatch(100.0)

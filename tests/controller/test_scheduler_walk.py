@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 
 import pytest
+from typing_kit import of_type
 
 from hmas.controller.core.errors import SchedulingError
 from hmas.controller.core.placement import Choice, InstanceState, Routable
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.dispatch import LOOK_AHEAD, PATIENCE
+from hmas.controller.scheduling.policies.edf import Edf
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.engines.base import EngineSnapshot
@@ -105,11 +107,11 @@ def test_with_full_windows_a_dispatch_touches_no_waiting_request():
     for number in range(2000):
         made.submit(request(number), believed(), 0.0)
     assert len(made.dispatch(0.0)) == 1
-    heap = made._wait_queue.groups[0].policy._heap
-    before, asked = heap.moves, router.asked
+    policy = of_type(Edf, made.policy_of("m"))
+    before, asked = policy.moves, router.asked
     for _ in range(100):
         assert made.dispatch(0.0) == []
-    assert (heap.moves, router.asked) == (before, asked)
+    assert (policy.moves, router.asked) == (before, asked)
 
 
 def test_a_model_whose_instance_is_full_or_gone_holds_up_no_other():

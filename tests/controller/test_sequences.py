@@ -207,7 +207,7 @@ def test_a_share_and_a_cap_count_sequences():
         made = build(8, tenants={"a": limits})
         submit(made, request(0, 3), request(1, 3), request(2, 1), *(request(number, tenant="b") for number in range(10, 30)))
         made.dispatch(0.0)
-        assert made._tenancy.running["a"] <= of_a
+        assert made.tenancy.running["a"] <= of_a
         assert made.sequences("i0") == 8
         made.check_conservation()
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from typing_kit import known
 
 from hmas.controller.runtime.child import ChildSpec
 from hmas.controller.runtime.supervisor import RestartRule, Supervisor, exit_words
@@ -219,7 +220,7 @@ async def test_children_end_with_a_supervisor_that_is_killed():
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}
     )
-    child = int(await asyncio.wait_for(process.stdout.readline(), 20))
+    child = int(await asyncio.wait_for(known(process.stdout).readline(), 20))
     assert alive(child)
     process.kill()
     await process.wait()

@@ -108,7 +108,7 @@ def test_the_clients_cap_bounds_the_charge_and_the_truth_puts_it_right():
     made.submit(request(2), believed(), 0.0)
     made.end("000002", OutcomeKind.CANCELLED, 0.0)
     assert made.rates("a", 0.0)["tokens"].remaining == 6000 - 105 - 110
-    assert made._tenancy._charged == {}
+    assert made.tenancy.charged == {}
 
 
 def test_a_request_above_the_burst_goes_when_the_bucket_is_full_and_is_paid_off_later():

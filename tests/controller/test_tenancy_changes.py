@@ -108,7 +108,7 @@ def test_what_was_charged_under_a_quota_that_has_gone_is_forgotten():
     made.set_limits("a", NO_LIMITS, 0.0)
     for request_id in made.running_ids():
         made.end(request_id, OutcomeKind.COMPLETED, 1.0, 10)
-    assert made._tenancy._charged == {}
+    assert made.tenancy.charged == {}
 
 
 def test_what_came_before_a_quota_costs_nothing_under_it():

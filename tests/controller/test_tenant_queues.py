@@ -160,11 +160,11 @@ def test_a_decision_costs_the_same_however_many_wait():
             for tenant in "abc":
                 queues.push(entry(number, tenant), 0.0)
         _Counting.calls = 0
-        moves = queues._turns.moves
+        moves = queues.turns.moves
         for _ in range(100):
             assert queues.pop(0.0) is not None
         assert _Counting.calls == 100
-        assert queues._turns.moves - moves <= 300
+        assert queues.turns.moves - moves <= 300
         assert len(queues) == 3 * waiting - 100
 
 
@@ -242,7 +242,7 @@ def test_the_accounts_are_bounded(monkeypatch: pytest.MonkeyPatch):
     for number in range(500):
         queues.push(entry(number, f"t{number}"), 0.0)
         assert queues.pop(0.0).request.tenant == f"t{number}"
-    assert len(queues._tenants) <= 50
+    assert len(queues.tenants) <= 50
     for number in range(100):
         queues.push(entry(number, f"w{number}"), 0.0)
     # Tenants that wait are not forgotten.

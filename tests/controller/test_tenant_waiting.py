@@ -90,7 +90,7 @@ def test_whatever_becomes_of_a_waiting_request_it_waits_no_more():
     made.set_draining("i1", False)
     assert made.retry("000000", 0.0)
     made.end("000001", OutcomeKind.CANCELLED, 0.0)
-    waiting = made._tenancy.waiting
+    waiting = made.tenancy.waiting
     assert waiting == {"a": (3, 3000)}
     for number, request_id in enumerate(list(made.queued_ids())):
         made.end(request_id, OutcomeKind.CANCELLED, float(number))

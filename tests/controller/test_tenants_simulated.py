@@ -40,7 +40,7 @@ class Blind(Fcfs):
     shares_tenants = True
 
 
-BLIND = mock.patch.dict(pool._pool, {"blind": Blind})
+BLIND = mock.patch.dict(pool.REGISTERED, {"blind": Blind})
 
 
 def poisson(tenant, rate_rps, seed, start_s=0.0, end_s=SPAN_S, weight=1.0):

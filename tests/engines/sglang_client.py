@@ -69,6 +69,11 @@ def start(work: Coroutine) -> asyncio.Future:
     return asyncio.ensure_future(work)
 
 
+def waits(count: int) -> Callable[[EngineSnapshot], bool]:
+    """So many requests wait."""
+    return lambda now: now.waiting == count
+
+
 async def until(engine: Engine, condition: Callable[[EngineSnapshot], bool]) -> EngineSnapshot:
     deadline_s = time.monotonic() + 30
     while not condition(snapshot := await engine.snapshot(0.0)):

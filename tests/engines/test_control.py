@@ -25,6 +25,7 @@ class Door:
         self.scheduler = Scheduler()
         self.says = None
         self.orders = []
+        self.url = ""
 
     async def control(self, request):
         if self.says is not None:

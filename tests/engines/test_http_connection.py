@@ -30,7 +30,7 @@ class Scripted:
 
 
 @asynccontextmanager
-async def scripted(script: Script, **options: float) -> AsyncIterator[tuple[Scripted, EngineClient]]:
+async def scripted(script: Script, **options: Any) -> AsyncIterator[tuple[Scripted, EngineClient]]:
     server = Scripted()
     writers: list[asyncio.StreamWriter] = []
 
@@ -247,7 +247,7 @@ async def test_whoever_takes_may_hold_the_engine_back():
             return taken > 400_000
 
         relaying = asyncio.create_task(response.relay(take))
-        before = -1
+        before = (-1, -1)
         while before != (sent, taken):
             before = (sent, taken)
             for _turn in range(200):

@@ -5,6 +5,7 @@ import asyncio
 import orjson
 import pytest
 from aiohttp import web
+from typing_kit import known
 
 from hmas.engines.base import Engine, Knobs
 from hmas.engines.client import EngineClient
@@ -108,7 +109,7 @@ async def test_closing_a_response_makes_the_engine_see_its_client_leave(sim, ada
 async def test_a_finished_connection_is_used_again(sim, engine):
     for _ in range(3):
         await read(await engine.send(CHAT, body(sim={"output_tokens": 1}), {}, request_id="r"))
-    assert len(engine._client.pool.connections) == 1
+    assert len(known(sim.runner.server).connections) == 1
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/health", "/nothing"])

@@ -27,6 +27,7 @@ class Replay:
         self.answers = copy.deepcopy(RECORDED)
         self.cap_answer = (200, b"[true]")
         self.bodies = []
+        self.url = ""
 
     async def serve(self, request):
         answers = {"/v1/loads": "loads", "/server_info": "server_info"}

@@ -4,11 +4,12 @@ import asyncio
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
 import pytest
-from sglang_client import COMPLETIONS, ask, document, prompt, read, rid, same, start, tokens, until
+from sglang_client import COMPLETIONS, ask, document, prompt, read, rid, same, start, tokens, until, waits
 from sglang_server import CHUNK, MAX_RUNNING, TOKEN, served
 
 from hmas.controller.admin.client import AdminClient
@@ -138,7 +139,7 @@ async def test_a_queued_request_overtakes(engine):
     await until(engine, lambda now: now.running == 1)
     for number in range(1, 5):
         work.append(start(queued(number, 2)))
-        await until(engine, lambda now, number=number: now.waiting == number)
+        await until(engine, waits(number))
     changed = await engine.reprioritize({rid(3): -5, rid(1): 7, rid(0): -9, rid(99): 1, rid(3)[:-1]: 1})
     assert changed == {rid(3), rid(1)}
     await asyncio.gather(*work)
@@ -211,7 +212,7 @@ async def test_requests_of_every_kind_come_through(engine, route):
     """Streams, several answers or prompts, grammars, penalties, prompts in pieces, prefixes from the cache: all under random changes."""
     rng = np.random.default_rng(9)
     schema = '{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}'
-    kinds = [
+    kinds: list[dict[str, Any]] = [
         {},
         {"stream": True},
         {"n": 2, "temperature": 1.0},

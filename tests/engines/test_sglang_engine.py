@@ -4,7 +4,7 @@ import asyncio
 
 import orjson
 import pytest
-from sglang_client import COMPLETIONS, ask, document, prompt, read, rid, start, until
+from sglang_client import COMPLETIONS, ask, document, prompt, read, rid, start, until, waits
 from sglang_server import MAX_RUNNING, TOKEN, served
 
 from hmas.engines.base import Knobs
@@ -64,7 +64,7 @@ async def test_the_lower_priority_goes_first(engine):
     await until(engine, lambda now: now.running == 1)
     for number, priority in enumerate([3, -3, 0, 2**40, -(2**40)], start=1):
         work.append(start(queued(number, priority)))
-        await until(engine, lambda now, number=number: now.waiting == number)
+        await until(engine, waits(number))
     await asyncio.gather(*work)
     assert ended == [0, 5, 2, 3, 1, 4]
 

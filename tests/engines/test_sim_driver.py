@@ -13,21 +13,26 @@ IDLE_S, UNDER_WAY_S = 5.0, 0.2
 """In virtual time: nobody waits for them."""
 
 
+class Jump(selectors.SelectSelector):
+    """Waits for nothing: the loop's time jumps instead."""
+
+    def __init__(self, loop: "VirtualLoop") -> None:
+        super().__init__()
+        self.loop = loop
+
+    def select(self, timeout=None):
+        if timeout:
+            self.loop.now_s += timeout + self.loop.late_s
+        return super().select(0)
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
     """Time stands still while there is work, and jumps to the next timer, `late_s` beyond it, when there is none."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
         self.late_s = 0.0
-        super().__init__(selectors.SelectSelector())
-        select = self._selector.select
-
-        def jump(timeout=None):
-            if timeout:
-                self.now_s += timeout + self.late_s
-            return select(0)
-
-        self._selector.select = jump
+        super().__init__(Jump(self))
 
     def time(self) -> float:
         return self.now_s

@@ -259,7 +259,7 @@ def test_aborted_waiting_requests_leave_no_trace():
     for i in range(500):
         model.add(SimRequest(f"w{i}", 4, 4))
         assert model.abort(f"w{i}")
-    assert len(model._batch.queue) < 50
+    assert len(model.batch.queue) < 50
     assert model.waiting == 0
 
 

@@ -2,6 +2,7 @@
 
 import openai
 import pytest
+from typing_kit import of_type
 
 
 @pytest.fixture
@@ -44,4 +45,4 @@ async def test_errors(client):
         await client.chat.completions.create(model="other", messages=MESSAGES)
     with pytest.raises(openai.BadRequestError, match="maximum context length") as caught:
         await client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "word " * 5000}])
-    assert caught.value.body["code"] == 400
+    assert of_type(dict, caught.value.body)["code"] == 400

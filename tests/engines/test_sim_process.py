@@ -6,6 +6,7 @@ import sys
 
 import aiohttp
 import pytest
+from typing_kit import known
 
 from hmas.controller.runtime.ports import free_port
 
@@ -33,7 +34,7 @@ async def test_sigterm_lets_a_running_stream_end():
     assert body.count(b'"content":" ') == 20
     assert body.endswith(b"data: [DONE]\n\n")
     assert await asyncio.wait_for(process.wait(), 10) == 0
-    rest = await process.stderr.read()
+    rest = await known(process.stderr).read()
     assert b"stopping" in rest
     assert b"Traceback" not in rest
 

@@ -3,10 +3,12 @@
 import asyncio
 import base64
 import struct
+from typing import Any
 
 import aiohttp
 import orjson
 import pytest
+from typing_kit import known
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
@@ -178,7 +180,8 @@ async def test_embeddings(sim):
     _status, packed = await sim.post("/v1/embeddings", {"input": "a", "encoding_format": "base64"})
     raw = base64.b64decode(packed["data"][0]["embedding"])
     assert list(struct.unpack(f"<{len(vectors[0])}f", raw)) == pytest.approx(vectors[0])
-    for bad in ({}, {"input": 7}, {"input": []}, {"input": ["a", 7]}, {"input": "a", "model": "other"}):
+    wrong: list[dict[str, Any]] = [{}, {"input": 7}, {"input": []}, {"input": ["a", 7]}, {"input": "a", "model": "other"}]
+    for bad in wrong:
         status, document = await sim.post("/v1/embeddings", bad)
         assert status in {400, 404}
         assert document["error"]["message"]
@@ -359,7 +362,7 @@ async def test_a_connection_serves_several_requests(sim):
     for tokens in (1, 3, 2):
         events = await sim.events(CHAT, chat(sim={"output_tokens": tokens}))
         assert len(events) == tokens + 2
-    assert len(sim.session.connector._conns) == 1
+    assert len(known(sim.runner.server).connections) == 1
 
 
 async def test_shutdown_lets_running_answers_end_and_refuses_new_ones(start_sim):

@@ -1,7 +1,7 @@
 """A stretch of steps planned at once is the same as its steps one by one, and both are what the plain rules say."""
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 from hypothesis import example, given, settings
@@ -264,7 +264,7 @@ def test_a_prompt_that_is_all_cached_still_computes_its_end():
         assert result.prefill_tokens == (16 if name == "a" else 8)
 
 
-def paused_run(mode: str) -> tuple[float, float, int]:
+def paused_run(mode: Literal["preserve", "discard", "swap"]) -> tuple[float, float, int]:
     """Free blocks' share while paused, when it is done, and tokens computed again."""
     engine = EngineModel(SMALL)
     engine.add(SimRequest("a", 16, 10, pauses=(Pause(4, 8, mode),)))
@@ -315,7 +315,7 @@ def test_paused_sequences_yield_when_nothing_else_can_run():
 
 
 def test_swapping_preempts_without_computing_again():
-    def run(preemption: str) -> tuple[int, int]:
+    def run(preemption: Literal["recompute", "swap"]) -> tuple[int, int]:
         engine = EngineModel(SMALL, preemption=preemption)
         for i in range(4):
             engine.add(SimRequest(f"r{i}", 12, 24))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import orjson
 import pytest
+from typing_kit import known
 
 from hmas.engines.registry import connect_engine
 
@@ -147,7 +148,7 @@ def test_vllm_bench_serve_through_a_gateway_with_all_agents(vllm_url, tmp_path):
     with (tmp_path / "up.log").open("wb") as log, subprocess.Popen(up, stdout=subprocess.PIPE, stderr=log, env=environment) as gateway:
         try:
             text = b""
-            for line in gateway.stdout:
+            for line in known(gateway.stdout):
                 text += line
                 if line == b"}\n":
                     break

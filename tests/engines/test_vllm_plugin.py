@@ -172,10 +172,11 @@ class Scheduler:
 
 
 def test_what_a_version_lacks_is_absent_and_the_rest_works():
-    old = Control(Scheduler("max_num_active_reqs", "max_num_scheduled_tokens"))
+    scheduler = Scheduler("max_num_active_reqs", "max_num_scheduled_tokens")
+    old = Control(scheduler)
     assert set(old.state()["knobs"]) == {"long_prefill_tokens"}
     assert "--scheduler-cls" in old.absent["n_run"]
-    assert handle(SimpleNamespace(scheduler=old._scheduler), {"knobs": {"n_run": 2}, "priorities": {}, "evict": []})["refused"]
+    assert handle(SimpleNamespace(scheduler=scheduler), {"knobs": {"n_run": 2}, "priorities": {}, "evict": []})["refused"]
     assert old.obey({"long_prefill_tokens": 64}, {}, [])["applied"] == {"long_prefill_tokens": 64}
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import aiohttp
 import msgspec
@@ -65,5 +66,5 @@ def test_the_front_end_of_a_profile_delays_the_request():
             return await token_times(loop, url, session, prompt=100, output=3)
 
     slow = msgspec.structs.replace(PROFILE, request_ms=250.0)
-    without, with_it = (run_virtual(lambda loop, p=profile: main(loop, p), start_s=0.0) for profile in (PROFILE, slow))
+    without, with_it = (run_virtual(partial(main, profile=profile), start_s=0.0) for profile in (PROFILE, slow))
     assert with_it == pytest.approx([at_s + 0.25 for at_s in without], abs=1e-12)

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import pytest
 import yaml
+from typing_kit import known
 
 from hmas.agents.runtime.shell import AGENTS
 from hmas.cli.main import cli
@@ -21,11 +22,11 @@ COMPOSE = yaml.safe_load((ROOT / "deploy" / "docker" / "compose.yaml").read_text
 
 def assert_parses(arguments):
     """The command line names a command of hmas with options that it has; nothing is run."""
-    command, rest = cli, list(arguments)
+    command: click.Command = cli
+    rest = list(arguments)
     with click.Context(cli, info_name="hmas") as ctx:
         while isinstance(command, click.Group):
-            command = command.get_command(ctx, rest.pop(0))
-            assert command is not None, arguments
+            command = known(command.get_command(ctx, rest.pop(0)))
         command.make_context(command.name, rest, parent=ctx)
 
 
@@ -37,7 +38,7 @@ def settings_of(unit):
 @pytest.mark.parametrize("unit", [unit for unit in UNITS if "bus" not in unit.name], ids=lambda unit: unit.name)
 def test_what_a_unit_starts_and_sets_exists(unit):
     text = unit.read_text()
-    arguments = re.search(r"^ExecStart=/opt/hmas/bin/hmas (.*)$", text, re.MULTILINE)[1]
+    arguments = known(re.search(r"^ExecStart=/opt/hmas/bin/hmas (.*)$", text, re.MULTILINE))[1]
     for name in AGENTS if "%i" in arguments else ["-"]:
         assert_parses(arguments.replace("%i", name).split())
     assert set(settings_of(unit)) <= set(names()) | OTHER_NAMES
@@ -58,7 +59,7 @@ def test_the_target_wants_every_agent():
 
 def test_a_gateway_may_drain_before_it_is_killed():
     text = (ROOT / "systemd" / "hmas-gateway.service").read_text()
-    assert int(re.search(r"^TimeoutStopSec=(\d+)$", text, re.MULTILINE)[1]) > Config().gateway.drain_s + 5
+    assert int(known(re.search(r"^TimeoutStopSec=(\d+)$", text, re.MULTILINE))[1]) > Config().gateway.drain_s + 5
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from typing_kit import known
 
 from hmas.cli.main import COMMANDS, main
 from hmas.controller.config.loader import load_config
@@ -253,5 +254,5 @@ def test_a_reader_that_leaves_early_is_no_error():
     code = "import sys; from hmas.cli.main import main; sys.exit(main(['config', 'reference']))"
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HMAS_")}
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, env=clean) as process:
-        process.stdout.close()
-        assert process.stderr.read() == b""
+        known(process.stdout).close()
+        assert known(process.stderr).read() == b""

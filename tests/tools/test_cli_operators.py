@@ -30,7 +30,7 @@ class Installation:
         self.url = self.admin = ""
         self._started = threading.Event()
         self._loop = asyncio.new_event_loop()
-        self._stop = None
+        self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run)
 
     def __enter__(self):
@@ -47,7 +47,6 @@ class Installation:
             runner.run(self._serve())
 
     async def _serve(self):
-        self._stop = asyncio.Event()
         engines, runners = [], []
         for name in ("gpu-0", "gpu-1"):
             runner, port = await start(create_app(EngineModel(load_profile("demo-small")), "m", name), port=0)
@@ -159,7 +158,7 @@ def test_policy_check_puts_a_class_through_the_suite(hmas, tmp_path, monkeypatch
         "        return -float(entry.seq)\n"
     )
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(pool._pool, "last", raising=False)  # and again when the test is over
+    monkeypatch.delitem(pool.REGISTERED, "last", raising=False)  # and again when the test is over
     code, out, _ = hmas("policy", "check", "late_policies:Last")
     assert code == 1
     assert [line.split()[0] for line in out.splitlines()[1:]] == ["OK"] * 6 + ["FAIL"]

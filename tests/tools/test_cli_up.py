@@ -11,8 +11,10 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typing_kit import known
 
 from hmas.agents.runtime.shell import AGENTS
 from hmas.controller.runtime.ports import free_port
@@ -40,7 +42,7 @@ class Up:
                 env=self.env,
                 cwd=state_dir,
             )
-        self.doc = None
+        self.doc: dict[str, Any] = {}
 
     def __enter__(self):
         return self
@@ -52,12 +54,12 @@ class Up:
                 self.process.wait(60)
             self.process.kill()
             self.process.wait()
-        self.process.stdout.close()
+        known(self.process.stdout).close()
 
     def announced(self):
         """What it printed once everything was ready."""
         text = b""
-        for line in self.process.stdout:
+        for line in known(self.process.stdout):
             text += line
             if line == b"}\n":
                 self.doc = json.loads(text)
@@ -78,7 +80,7 @@ class Up:
 
     def family(self):
         """Every process that descends from it: process id by command line."""
-        children = {}
+        children: dict[int, list[int]] = {}
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError, IndexError):
                 fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()

@@ -3,6 +3,7 @@
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -47,7 +48,7 @@ async def test_every_configuration_can_be_loaded(tmp_path):
 async def test_runs_leave_nothing_behind_and_lose_nothing(tmp_path):
     work = arrivals()
     site = make_site(tmp_path, sorted({a.tenant for a in work}))
-    heard = []
+    heard: list[Any] = []
     async with running_engines(site, SETTINGS):
         for variant, agents in ((Variant(name="engine-default"), False), (Variant(name="hmas", policy="edf", overdue="demote"), True)):
             run = await live_run(
@@ -90,7 +91,7 @@ def kill_agent(name, folder):
 async def test_a_killed_agent_costs_no_request_and_breaks_the_demo(tmp_path):
     work = arrivals()
     site = make_site(tmp_path, sorted({a.tenant for a in work}))
-    killed = []
+    killed: list[str] = []
 
     def kill_once(_progress):
         if not killed and kill_agent("statera", tmp_path):

@@ -1,5 +1,6 @@
 import json
 from html.parser import HTMLParser
+from typing import Any
 
 import msgspec
 import pytest
@@ -171,7 +172,7 @@ def test_page_shows_what_broke(result):
     assert "hmas: 2 requests were lost" in page(changed)
 
 
-STATUS = {
+STATUS: dict[str, Any] = {
     "queue": {"queued": 3},
     "policy": {"name": "edf"},
     "instances": [

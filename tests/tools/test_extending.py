@@ -9,10 +9,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from typing_kit import fenced
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"`my_extensions/(\w+)\.py`:\n\n```python\n(.*?)```", PAGE, re.DOTALL))
-PROJECT = tomllib.loads(re.search(r"```toml\n(.*?)```", PAGE, re.DOTALL).group(1))["project"]
+PROJECT = tomllib.loads(fenced(PAGE, "toml"))["project"]
 
 
 def install(folder: Path, package: str, files: dict[str, str], project: dict) -> None:

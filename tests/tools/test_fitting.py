@@ -3,6 +3,7 @@
 import msgspec
 import numpy as np
 import pytest
+from typing_kit import known
 
 from hmas.engines.sim.profile import Profile, parse_profile
 from hmas.loadgen.sse import AnswerReader
@@ -62,8 +63,8 @@ def test_without_newcomers_a_prompt_s_fixed_cost_is_the_front_end_s():
 
 
 def test_a_stall_of_the_machine_pulls_little():
-    stalled = [Prefill(prompt_tokens=256, ttft_ms=400.0), Decode(seqs=4, kv_tokens=240, step_ms=90.0)]
-    fit = fit_coefficients([*PREFILLS * 3, stalled[0]], [*DECODES * 3, stalled[1]], tokens_per_step=2048)
+    stalled, late = Prefill(prompt_tokens=256, ttft_ms=400.0), Decode(seqs=4, kv_tokens=240, step_ms=90.0)
+    fit = fit_coefficients([*PREFILLS * 3, stalled], [*DECODES * 3, late], tokens_per_step=2048)
     assert fit.values["step_ms"] == pytest.approx(11.0, rel=0.03)
     assert fit.values["prefill_ms_per_token"] == pytest.approx(0.06, rel=0.1)
     assert fit.misfits[0].median < 0.02
@@ -135,7 +136,7 @@ def test_only_steps_in_which_all_decode_are_taken():
     # The second stream begins late, and a prompt's step of 50 ms falls before its first token.
     first = Answer(0.0, [0.1, 0.11, 0.12, 0.17, *(0.17 + 0.01 * n for n in range(1, 10))], 100, 13)
     second = Answer(0.0, [0.17 + 0.01 * n for n in range(12)], 50, 12)
-    found = decode_steps([first, second])
+    found = known(decode_steps([first, second]))
     assert found.step_ms == pytest.approx(10.0)
     assert found.seqs == 2
     # In the middle of the measured steps the first has 4 + 1 + 4 of its tokens, the second 2 + 4.
@@ -146,14 +147,14 @@ def test_only_steps_in_which_all_decode_are_taken():
 def test_tokens_that_come_in_bursts_make_no_fast_engine():
     # Steps of 5 ms, handed on every 20 ms.
     times = [0.02 * -(-n // 4) for n in range(1, 49)]
-    found = decode_steps([Answer(0.0, times, 100, 48)])
+    found = known(decode_steps([Answer(0.0, times, 100, 48)]))
     assert found.step_ms == pytest.approx(5.0)
     # Two tokens in every event: half as many events, the same steps.
-    found = decode_steps([Answer(0.0, [0.01 * n for n in range(1, 25)], 100, 48)])
+    found = known(decode_steps([Answer(0.0, [0.01 * n for n in range(1, 25)], 100, 48)]))
     assert found.step_ms == pytest.approx(5.0)
     # All at once, each microseconds after the other.
     assert decode_steps([Answer(0.0, [0.3 + 4e-6 * n for n in range(48)], 100, 48)]) is None
-    assert decode_steps([Answer(0.0, [0.3 + 0.005 * n for n in range(48)], 100, 48)]).step_ms == pytest.approx(5.0)
+    assert known(decode_steps([Answer(0.0, [0.3 + 0.005 * n for n in range(48)], 100, 48)])).step_ms == pytest.approx(5.0)
 
 
 def target(**fields):

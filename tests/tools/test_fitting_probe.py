@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 from aiohttp import web
+from typing_kit import known
 
 from hmas.cli.main import main
 from hmas.controller.runtime.ports import free_port
@@ -88,7 +89,7 @@ async def test_what_an_engine_says_of_itself():
 async def test_known_coefficients_are_found_again():
     async with engine() as url:
         target = await look_at(url, model="tiny")
-        bounds = Bounds(max_model_len=2048, kv_tokens=target.kv_tokens, max_num_seqs=16, concurrency=(1, 4, 8, 16), repeats=2)
+        bounds = Bounds(max_model_len=2048, kv_tokens=known(target.kv_tokens), max_num_seqs=16, concurrency=(1, 4, 8, 16), repeats=2)
         findings = await probe(target, plan(bounds))
     fit = fit_coefficients(findings.prefills, findings.decodes, tokens_per_step=4096)
     assert findings.sent == findings.planned

@@ -1,5 +1,7 @@
 """Agents in trouble, at any point of a switch: nothing is lost, and the plain baseline is not undercut for longer than the guard window."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from agent_faults import Fault, Faults, FaultySteering
@@ -24,7 +26,8 @@ SWITCH_S = (25.0, 30.0, 35.0)
 
 
 def case(**changes) -> Case:
-    return Case(**({"workload": WORKLOAD, "fleet": read_fleet("1xa100-qwen3-8b"), "policy": "fcfs"} | changes))
+    values: dict[str, Any] = {"workload": WORKLOAD, "fleet": read_fleet("1xa100-qwen3-8b"), "policy": "fcfs"}
+    return Case(**(values | changes))
 
 
 def steered(*faults: Fault, meta: dict) -> Run:

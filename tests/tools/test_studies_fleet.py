@@ -1,5 +1,7 @@
 """Fleets and cases as people write them down, and what is refused."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -112,7 +114,7 @@ def test_agents_policies_and_targets():
 
 
 def case(**more):
-    values = {"workload": "poisson:rate=10,duration=100", "fleet": read_fleet("1xdemo-small")}
+    values: dict[str, Any] = {"workload": "poisson:rate=10,duration=100", "fleet": read_fleet("1xdemo-small")}
     return Case(**(values | more))
 
 

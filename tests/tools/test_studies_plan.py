@@ -1,6 +1,7 @@
 """`hmas plan`: the searches, against loads whose answer is known, and the command."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ def answers(limit, asked=None):
 @pytest.mark.parametrize("limit", [0.004, 0.3, 0.999, 1.0, 1.7, 40.0, 3000.0])
 @pytest.mark.parametrize("start", [0.01, 1.0, 7.0])
 def test_a_held_load_is_found_to_its_tolerance(limit, start):
-    asked = []
+    asked: list[float] = []
     found = hold(HoldTask(case=CASE, share=0.95, tolerance=0.02, start=start, wanted=1.0), answers(limit, asked))
     assert found.load <= limit < found.fails_at
     assert found.fails_at / found.load <= 1.02
@@ -58,7 +59,7 @@ def test_the_search_ends_where_everything_or_nothing_is_held():
 @pytest.mark.parametrize("least", [1, 2, 3, 17, 100, MAX_COUNT])
 @pytest.mark.parametrize("guess", [1, 4, 90, 5000])
 def test_a_needed_count_is_the_least(least, guess):
-    asked = []
+    asked: list[float] = []
 
     def ask(count):
         asked.append(count)
@@ -87,7 +88,7 @@ def test_a_probe_counts_what_was_kept():
 
 def wish(**more):
     kinds = read_fleet("demo-small:price=1.0,demo-small:n_run=12:price=0.7").kinds
-    values = {
+    values: dict[str, Any] = {
         "case": Case(workload="poisson:rate=3,duration=25", fleet=read_fleet("1xdemo-small"), slo=SloTarget(ttft_ms=3000, tpot_ms=80)),
         "share": 0.9, "load": 2.0, "kinds": kinds, "tolerance": 0.1,
     }  # fmt: skip

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from hmas.planning import charts
 from hmas.planning.case import Case, SloTarget, read_admission
 from hmas.planning.fleet import read_fleet
 from hmas.planning.report import document, make_report, rounded
-from hmas.planning.running import TELL_EVERY, Watch, run_case
+from hmas.planning.running import TELL_EVERY, Told, Watch, run_case
 
 ROOT = Path(__file__).parents[2]
 DATA = os.environ.get("HMAS_DATA_DIR", "")
@@ -25,7 +26,7 @@ BUSY = "poisson:rate=9,duration=40"
 
 
 def case(**more):
-    values = {"workload": BUSY, "fleet": read_fleet("2xdemo-small:n_run=24")}
+    values: dict[str, Any] = {"workload": BUSY, "fleet": read_fleet("2xdemo-small:n_run=24")}
     return Case(**(values | more))
 
 
@@ -103,7 +104,7 @@ def test_meta_changes_the_policy_where_its_rules_say_so():
 
 
 def test_stopping_early_leaves_a_report_of_the_part():
-    told = []
+    told: list[Told] = []
     watch = Watch(tell=told.append, stop=lambda: len(told) == 1)
     run = run_case(case(), watch)
     assert run.stopped_s is not None
@@ -123,7 +124,7 @@ def test_stopping_early_leaves_a_report_of_the_part():
 
 
 def test_watching_changes_nothing(run):
-    told = []
+    told: list[Told] = []
     watched = run_case(case(), Watch(tell=told.append))
     assert watched.records == run.records
     assert told
@@ -194,7 +195,7 @@ def test_sessions_run_call_by_call(workflows):
 
 
 def test_sessions_that_are_stopped_leave_no_loose_ends(workflows):
-    told = []
+    told: list[Told] = []
     longer = workflows.replace("duration=30", "duration=90")
     run = run_case(case(workload=longer, load=3.0), Watch(tell=told.append, stop=lambda: len(told) == 1))
     assert run.stopped_s is not None

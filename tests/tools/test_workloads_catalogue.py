@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from hmas.controller.core.errors import TraceError
 from hmas.workloads import build
-from hmas.workloads.catalogue import SESSIONS, WORKLOADS
+from hmas.workloads.catalogue import SESSIONS, WORKLOADS, Entry
 from hmas.workloads.options import parse, read_options
 
 DOCS = (Path(__file__).resolve().parents[2] / "docs" / "workloads.md").read_text()
@@ -88,7 +89,8 @@ def test_no_text_does_anything_but_build_or_explain(text):
 
 @pytest.mark.parametrize("name", [*WORKLOADS, *SESSIONS])
 def test_examples_are_read_and_every_option_is_in_the_docs(name):
-    entry = {**WORKLOADS, **SESSIONS}[name]
+    entries: dict[str, Entry[Any]] = {**WORKLOADS, **SESSIONS}
+    entry = entries[name]
     spec = parse(entry.example)
     assert spec.name == name
     assert isinstance(read_options(spec, entry.options), entry.options)

@@ -115,7 +115,7 @@ def test_scaling_and_windows_never_break_the_order(times, rate):
 
 
 def test_arrivals_carry_every_column_and_come_one_at_a_time():
-    workload = replace(build("poisson:rate=20,duration=20"), session=None or np.arange(len(build("poisson:rate=20,duration=20"))))
+    workload = replace(build("poisson:rate=20,duration=20"), session=np.arange(len(build("poisson:rate=20,duration=20"))))
     come = list(workload.arrivals(model="m"))
     assert len(come) == len(workload)
     assert len({a.request.id for a in come}) == len(come)

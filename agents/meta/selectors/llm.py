@@ -37,13 +37,16 @@ class LlmSelector:
         instead: A selector that answers at once.
         model: Name of the model at the endpoint; empty for the server's own.
         max_tokens: Bound on the answer's tokens.
+
+    Attributes:
+        ask: As given.
     """
 
     name = "llm"
     trusted = False
 
     def __init__(self, ask: Ask, instead: Selector, *, model: str = "", max_tokens: int = 512) -> None:
-        self._ask = ask
+        self.ask = ask
         self._instead = instead
         self._model = model
         self._max_tokens = max_tokens
@@ -57,9 +60,9 @@ class LlmSelector:
         left_s = self._rests_until_s - situation.now_s
         if 0.0 < left_s <= LONGEST_REST_S:
             return self._stand_in(situation, f"left alone for another {left_s:.0f} s: {self._why}")
-        body = self._body(situation)
+        body = self.body(situation)
         return Pending(
-            compute=lambda: self._ask(body),
+            compute=lambda: self.ask(body),
             finish=lambda text: self._taken(situation, text),
             failed=lambda why: self._failed(situation, why),
         )
@@ -68,7 +71,8 @@ class LlmSelector:
         """Keeps recent outcomes for the next prompt."""
         self._lately.append(reward)
 
-    def _body(self, situation: Situation) -> bytes:
+    def body(self, situation: Situation) -> bytes:
+        """The body of the request to the language model."""
         asked: dict[str, Any] = {
             "messages": [{"role": "system", "content": TASK}, {"role": "user", "content": question(situation, list(self._lately))}],
             "temperature": 0,

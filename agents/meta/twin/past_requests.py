@@ -124,7 +124,7 @@ class Traffic:
 
     def came(self, request: Request, believed: Estimates) -> None:
         """Records an arrival with its estimates; without perception it replaces `features`."""
-        self._keep(PastRequest(request=request, believed=believed, output_tokens=max(1, round(believed.output_tokens))))
+        self.keep(PastRequest(request=request, believed=believed, output_tokens=max(1, round(believed.output_tokens))))
 
     def completion(self, ended: Completion) -> None:
         """Records an ended request: arrival, targets and estimates are the gateway's; the length is true if it completed."""
@@ -138,7 +138,7 @@ class Traffic:
         tokens = ended.predicted_output_tokens or (
             before.believed.output_tokens if before is not None else float(max(1, ended.output_tokens))
         )
-        self._keep(
+        self.keep(
             PastRequest(
                 request=Request(
                     id=ended.request_id,
@@ -187,7 +187,8 @@ class Traffic:
         found.sort(key=attrgetter("request.arrival_s"))
         return found
 
-    def _keep(self, asked: PastRequest) -> None:
+    def keep(self, asked: PastRequest) -> None:
+        """Records a request as it is known now."""
         self._asked[asked.request.id] = asked
         self._asked.move_to_end(asked.request.id)
         self.heard_s = max(self.heard_s, asked.request.arrival_s)

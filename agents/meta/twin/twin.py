@@ -132,6 +132,7 @@ class Twin:
         stress_replayed: Results of the last rounds of replays under more load.
         check: The last comparisons of replays with what happened, as many as needed.
         silence: Why the twin gives no answer; empty if it does.
+        request_ms: Time that the replay of one request takes, as last measured.
     """
 
     def __init__(self, fleet: FleetModel, settings: TwinSettings) -> None:
@@ -146,7 +147,7 @@ class Twin:
         self.silence = "no replay has been held against the truth yet"
         self._settings = settings
         self._checks = Checks()
-        self._request_ms = START_MS
+        self.request_ms = START_MS
 
     def observe(self, message: Message) -> None:
         """Takes telemetry, features and statera's actions."""
@@ -192,7 +193,7 @@ class Twin:
     @property
     def _affordable(self) -> float:
         """Number of requests that the time budget allows, over all candidates."""
-        return 1000.0 * AIMED * self._settings.budget_s / (self._request_ms * (1.0 + TAIL))
+        return 1000.0 * AIMED * self._settings.budget_s / (self.request_ms * (1.0 + TAIL))
 
     def question(
         self,
@@ -255,7 +256,7 @@ class Twin:
     def take(self, answer: Answer) -> None:
         """Takes an answer: its results become evidence, and its check determines whether the twin is reliable."""
         if answer.took_s > 0.0:
-            self._request_ms = max(1e-3, 1000.0 * answer.took_s / answer.replayed)
+            self.request_ms = max(1e-3, 1000.0 * answer.took_s / answer.replayed)
         self.evidence.add(answer.outlooks)
         self.stress_replayed.add(answer.stress_replayed)
         for outlook in answer.outlooks:

@@ -105,14 +105,17 @@ class LengthModel:
 
     Attributes:
         base: As given.
+        calibration: How far earlier forecasts were off, by group; bounded.
+        longest: The longest answers, by group; bounded.
+        models: The usual length of each model's answers and its uncertainty, by name; at most `MODELS`.
     """
 
     def __init__(self, base: LengthBase | None = None, *, groups: int = GROUPS) -> None:
         self.base = base
         self._effects = Effects(LEVELS_OF_EFFECTS, groups)
-        self._calibration = Calibration()
-        self._longest = LongestAnswers(LONGEST if base is None else base.longest)
-        self._models: dict[str, tuple[str, tuple[float, float]]] = {}
+        self.calibration = Calibration()
+        self.longest = LongestAnswers(LONGEST if base is None else base.longest)
+        self.models: dict[str, tuple[str, tuple[float, float]]] = {}
         # The question's inputs, the distance from the usual length, the reader's distance from the base.
         width = len(INPUTS) + 2
         self._weights: Floats = np.zeros(width)
@@ -147,13 +150,13 @@ class LengthModel:
         key, start = self._known(model)
         groups = groups_of(view, task, key, tenant, session)
         calibrated = tuple(group for group in groups[:3] if group is not None)
-        variance = spread * spread * self._calibration.scatter(calibrated)
+        variance = spread * spread * self.calibration.scatter(calibrated)
         member = Membership(groups, variance, noise_share(groups) * variance, start)
         shape = [(value - middle) / spread for value in base]
         raw = self._quantiles(self._centre(middle, inputs, member), shape, calibrated)
         cap = cap_of(view)
         bounded = (groups[0], groups[4])
-        highest = min(cap, self._longest.bound(bounded))
+        highest = min(cap, self.longest.bound(bounded))
         stated = tuple([min(highest, max(0.0, value)) for value in raw])
         return Forecast(stated, source, middle, shape, inputs, member, calibrated, bounded, cap, raw)
 
@@ -177,11 +180,11 @@ class LengthModel:
         # the effects have corrected most of it by now.
         stated = self._quantiles(now, forecast.shape, forecast.calibrated)
         squared = 1.0 + informed * (surprise * surprise / total - 1.0)
-        self._calibration.learn(forecast.calibrated, share_below(stated, length, censored=censored), squared)
+        self.calibration.learn(forecast.calibrated, share_below(stated, length, censored=censored), squared)
         if forecast.inputs is not None:
             self._refine(forecast.inputs, surprise, total, forecast.member.groups[-1])
         self._effects.learn(forecast.member, surprise, total, informed)
-        self._longest.learn(forecast.bounded, length)
+        self.longest.learn(forecast.bounded, length)
 
     def _expected(self, view: PromptView, reading: Reading, task: TaskType) -> tuple[list[float], Floats | None, str]:
         """Returns the quantiles for an average model, the inputs of the linear correction, and the source."""
@@ -205,14 +208,14 @@ class LengthModel:
 
     def _known(self, model: str) -> tuple[str, tuple[float, float]]:
         """Returns a model's key and the prior of its verbosity: from training if the name is known, else the variance among models."""
-        found = self._models.get(model)
+        found = self.models.get(model)
         if found is None:
             key = model_key(model)
             mean, certainty = known_offset(key, self.base.offsets) if self.base is not None else (0.0, 0.0)
             unknown = LEVELS_OF_EFFECTS[0].variance
-            if len(self._models) >= MODELS:
-                self._models.clear()
-            found = self._models[model] = key, (mean, unknown + certainty * (KNOWN_MODEL_VARIANCE - unknown))
+            if len(self.models) >= MODELS:
+                self.models.clear()
+            found = self.models[model] = key, (mean, unknown + certainty * (KNOWN_MODEL_VARIANCE - unknown))
         return found
 
     def _centre(self, base: float, inputs: Floats | None, member: Membership) -> tuple[float, float]:
@@ -225,7 +228,7 @@ class LengthModel:
     def _quantiles(self, centre: tuple[float, float], shape: list[float], calibrated: tuple[Hashable, ...]) -> list[float]:
         """Returns the unbounded quantiles of the log length: the base's shape around a centre and its variance, each level corrected."""
         middle, scale = centre[0], math.sqrt(centre[1])
-        corrections = self._calibration.correction(calibrated)
+        corrections = self.calibration.correction(calibrated)
         return list(accumulate([middle + (step + move) * scale for step, move in zip(shape, corrections, strict=True)], max))
 
     def _refine(self, inputs: Floats, surprise: float, total: float, question: Hashable) -> None:

@@ -111,19 +111,20 @@ class Tenancy:
 
     Attributes:
         bounded: Tenants with limited slots.
+        charged: Tokens charged for each admitted request whose end is to correct them, by request id.
         metered: Tenants that have a quota.
         running: Sequences in flight by tenant, for the tenants in `bounded` only.
         waiting: Waiting requests by tenant, and the bytes of their bodies; tenants of which none waits are left out.
         version: A counter that grows whenever the result of `closed` may have changed.
     """
 
-    __slots__ = ("_charged", "_instances", "_limits", "_meters", "_windows", "bounded", "metered", "running", "version", "waiting")
+    __slots__ = ("_instances", "_limits", "_meters", "_windows", "bounded", "charged", "metered", "running", "version", "waiting")
 
     def __init__(self, limits: Mapping[str, TenantLimits], instances: Sequence[Instance]) -> None:
         self._limits = dict(limits)
         self._instances = tuple(instances)
         self._meters: dict[str, _Meter] = {}
-        self._charged: dict[str, float] = {}
+        self.charged: dict[str, float] = {}
         self._windows = sum(instance.n_run for instance in self._instances)
         self.bounded = frozenset(name for name, one in self._limits.items() if one.bounded)
         self.metered = frozenset(name for name, one in self._limits.items() if one.metered)
@@ -193,12 +194,12 @@ class Tenancy:
         if meter.tokens is not None:
             expected = expected_tokens(request, estimates)
             meter.tokens.take(expected, now_s)
-            self._charged[request.id] = expected
+            self.charged[request.id] = expected
 
     def settle(self, request: Request, tokens: int, now_s: float) -> None:
         """Corrects the charge of a request that has ended: gives back the excess, or takes the rest. `tokens` is 0 if it never ran."""
         # The tenant's quota may have been added or removed since.
-        expected = self._charged.pop(request.id, None) if self._charged else None
+        expected = self.charged.pop(request.id, None) if self.charged else None
         meter = self._meters.get(request.tenant)
         if expected is not None and meter is not None and meter.tokens is not None:
             meter.tokens.take(tokens - expected, now_s)

@@ -37,26 +37,27 @@ class FirstTokenOverhead:
 
     Attributes:
         ms: The quantile in milliseconds, None before 16 values.
+        log_ms: Its logarithm, from the first value on.
     """
 
-    __slots__ = ("_log_ms", "_quantile", "_seen", "ms")
+    __slots__ = ("_quantile", "_seen", "log_ms", "ms")
 
     def __init__(self, quantile: float, ms: float = 0.0) -> None:
         self.ms: float | None = ms if ms > 0.0 else None
         self._quantile = quantile
         self._seen = LEAST if ms > 0.0 else 0
-        self._log_ms = math.log(max(_LEAST_MS, ms))
+        self.log_ms = math.log(max(_LEAST_MS, ms))
 
     def shown(self, beyond_ms: float) -> None:
         """Records that a first token took `beyond_ms` longer than the prompt's own prefill; values below 10 ms count as 10."""
         value = math.log(max(_LEAST_MS, beyond_ms))
         if not self._seen:
-            self._log_ms = value
+            self.log_ms = value
         else:
-            self._log_ms = tracked(self._log_ms, self._quantile, _STEP, 1.0 if value <= self._log_ms else 0.0)
+            self.log_ms = tracked(self.log_ms, self._quantile, _STEP, 1.0 if value <= self.log_ms else 0.0)
         self._seen += 1
         if self._seen >= LEAST:
-            self.ms = math.exp(self._log_ms)
+            self.ms = math.exp(self.log_ms)
 
 
 def needed_ms(least_ms: float, shown_ms: float | None, target_ms: float) -> float:

@@ -48,8 +48,9 @@ BYPASS_POLICY = Fcfs.name
 DEFAULT_POLICY = RobustEdf.name
 """The shipped policy: deadline order while all requests can be in time; in an overload it serves the most of them in time."""
 
-_pool: dict[str, type[QueuePolicy]] = {policy.name: policy for policy in BUILT_IN}
-POLICIES: Mapping[str, type[QueuePolicy]] = MappingProxyType(_pool)
+REGISTERED: dict[str, type[QueuePolicy]] = {policy.name: policy for policy in BUILT_IN}
+"""What `register` adds to; all others read `POLICIES`."""
+POLICIES: Mapping[str, type[QueuePolicy]] = MappingProxyType(REGISTERED)
 """Policies by the name that configuration, operators and meta use: the built-in ones, then a user's in the order of registration."""
 
 
@@ -58,7 +59,7 @@ COMMON_PARAMETERS: Mapping[str, tuple[float, float]] = MappingProxyType({GUARD: 
 """Parameters that any policy accepts, and their ranges; if one is not given, the configured value stays."""
 
 
-def register(policy: type[QueuePolicy], pool: dict[str, type[QueuePolicy]] = _pool) -> None:
+def register(policy: type[QueuePolicy], pool: dict[str, type[QueuePolicy]] = REGISTERED) -> None:
     """Adds a user's own policy to the pool. Registering the same class again changes nothing.
 
     This is called only at the start of a process, before a policy is looked up by name (`hmas.controller.config.plugins`).

@@ -50,27 +50,33 @@ class RobustEdf(QueuePolicy):
     def __init__(self, parameters: Mapping[str, float]) -> None:
         super().__init__(parameters)
         self._output_weight = parameters["output_weight"]
-        self._cost_threshold = CostThreshold(parameters["late_share"], parameters["cost_threshold"] or math.inf)
+        # Where the highest affordable cost is learnt.
+        self.threshold = CostThreshold(parameters["late_share"], parameters["cost_threshold"] or math.inf)
         self._in_turn: LazyHeap[QueueEntry] = LazyHeap()
         self._costly: LazyHeap[QueueEntry] = LazyHeap()
 
     @property
+    def moves(self) -> int:
+        """Places written or taken since the start; for tests of complexity."""
+        return self._in_turn.moves + self._costly.moves
+
+    @property
     def cost_threshold(self) -> float:
         """The highest cost that is affordable now, in tokens; infinite if all requests are affordable."""
-        return self._cost_threshold.value
+        return self.threshold.value
 
     def push(self, entry: QueueEntry, now_s: float) -> None:
         """Adds a waiting entry."""
-        self._cost_threshold.arrived(self._cost(entry), now_s)
+        self.threshold.arrived(self._cost(entry), now_s)
         self._put(entry)
 
     def load(self, entries: Iterable[QueueEntry], now_s: float) -> None:  # noqa: ARG002  the contract's argument
         """Adds many entries at once."""
         in_turn: list[tuple[str, float, int, QueueEntry]] = []
         costly: list[tuple[str, float, int, QueueEntry]] = []
-        value = self._cost_threshold.value
+        value = self.threshold.value
         waiting = [(self._cost(entry), entry) for entry in entries]
-        self._cost_threshold.known_all([cost for cost, _ in waiting])
+        self.threshold.known_all([cost for cost, _ in waiting])
         for cost, entry in waiting:
             if cost <= value:
                 in_turn.append((entry.request.id, _deadline_s(entry), entry.seq, entry))
@@ -102,7 +108,7 @@ class RobustEdf(QueuePolicy):
     def on_overdue(self, entry: QueueEntry, now_s: float) -> None:  # noqa: ARG002  the contract's argument
         """Records that a waiting entry has become too late: if it was affordable, the threshold falls."""
         if entry.request.id in self._in_turn:
-            self._cost_threshold.on_overdue(self._cost(entry))
+            self.threshold.on_overdue(self._cost(entry))
 
     def rank(self, request_id: str) -> int | None:
         """How many entries stand before it under the current threshold, None if it is not here."""
@@ -126,19 +132,19 @@ class RobustEdf(QueuePolicy):
 
     def _rank(self, entry: QueueEntry) -> tuple[bool, float, int]:
         cost = self._cost(entry)
-        costly = cost > self._cost_threshold.value
+        costly = cost > self.threshold.value
         return (costly, cost if costly else _deadline_s(entry), entry.seq)
 
     def _put(self, entry: QueueEntry) -> None:
         cost = self._cost(entry)
-        if cost <= self._cost_threshold.value:
+        if cost <= self.threshold.value:
             self._in_turn.push(entry.request.id, _deadline_s(entry), entry.seq, entry)
         else:
             self._costly.push(entry.request.id, cost, entry.seq, entry)
 
     def _sort(self) -> None:
         """Moves entries at the head of either heap that the threshold has passed; the others move when they reach the head."""
-        value = self._cost_threshold.value
+        value = self.threshold.value
         for _ in range(_MOVES):
             first = self._in_turn.peek()
             if first is None or (cost := self._cost(first[1])) <= value:

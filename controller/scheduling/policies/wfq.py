@@ -69,5 +69,5 @@ class Wfq(FlowPolicy):
         flow.tag = max(flow.tag, self._clock)
 
     def _restart(self) -> None:
-        self._idle.clear()
+        self.idle.clear()
         self._clock = 0.0

@@ -24,18 +24,23 @@ class FlowPolicy(QueuePolicy):
     to its account (`_take`). Push and pop are O(log n + log f) with n entries in f flows, re-keying and removal O(1) amortised: new
     estimates change the charge to come, not the place, so a wrong one costs its own flow only. When a request has ended, the prediction in
     its charge is replaced by the true length.
+
+    Attributes:
+        busy: Flows that have a waiting entry, by name.
+        idle: Flows that have none, by name, the longest idle first; at most `IDLE_KEEP`.
+        charges: What each popped request was charged, until it ends; at most `CHARGES_KEEP`.
     """
 
     def __init__(self, parameters: Mapping[str, float], *, sessions: bool = False) -> None:
         super().__init__(parameters)
         self._sessions = sessions
         self._clock = 0.0
-        self._busy: dict[str, Flow] = {}
-        self._idle: OrderedDict[str, Flow] = OrderedDict()
+        self.busy: dict[str, Flow] = {}
+        self.idle: OrderedDict[str, Flow] = OrderedDict()
         self._live: dict[str, Place] = {}
         self._stamp = 0
         self._turns = Turns()
-        self._charges: Recall[Charge] = Recall(CHARGES_KEEP)
+        self.charges: Recall[Charge] = Recall(CHARGES_KEEP)
         self._closed: set[str] = set()
 
     # -- what defines the policy ------------------------------------------------------------------------------------------
@@ -90,7 +95,7 @@ class FlowPolicy(QueuePolicy):
 
     def push(self, entry: QueueEntry, now_s: float) -> None:
         """Adds a waiting entry to its flow. One that comes back was not served: its charge is dropped."""
-        charge = self._charges.take(entry.request.id)
+        charge = self.charges.take(entry.request.id)
         if charge is not None and self._knows(charge.flow):
             self._amend(charge, -charge.amount, now_s)
         flow = self._entered(entry, now_s)
@@ -124,19 +129,19 @@ class FlowPolicy(QueuePolicy):
         amount = self._cost(entry, entry.estimates.output_tokens) / weight
         self._take(flow, amount, now_s)
         self._place(flow)
-        self._charges.note(request_id, Charge(flow, amount, weight, before, (flow.tag, flow.used, flow.turn), clock, self._clock))
+        self.charges.note(request_id, Charge(flow, amount, weight, before, (flow.tag, flow.used, flow.turn), clock, self._clock))
         return entry
 
     def undo_pop(self, entry: QueueEntry, now_s: float) -> None:
         """Returns a popped entry to its place and takes its charge back."""
-        charge = self._charges.take(entry.request.id)
+        charge = self.charges.take(entry.request.id)
         if charge is None or not self._knows(charge.flow):
             self.push(entry, now_s)
             return
         flow = charge.flow
-        if flow.name not in self._busy:
-            del self._idle[flow.name]
-            self._busy[flow.name] = flow
+        if flow.name not in self.busy:
+            del self.idle[flow.name]
+            self.busy[flow.name] = flow
         if flow.state() == charge.after:
             flow.tag, flow.used, flow.turn = charge.before
         else:
@@ -163,7 +168,7 @@ class FlowPolicy(QueuePolicy):
 
     def on_finished(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
         """Corrects the flow's account by the error of its charge; does nothing if the pop is no longer remembered."""
-        charge = self._charges.take(entry.request.id)
+        charge = self.charges.take(entry.request.id)
         if charge is not None and self._knows(charge.flow):
             self._amend(charge, self._cost(entry, output_tokens) / charge.weight - charge.amount, now_s)
 
@@ -176,7 +181,7 @@ class FlowPolicy(QueuePolicy):
         rank = mine.rank(place)
         claim = self._claim(place[WHO])
         others = 0
-        for flow in self._busy.values():
+        for flow in self.busy.values():
             first = flow.first()
             if flow is not mine and first is not None:
                 others += min(flow.size, int((rank + 1) * self._claim(first[WHO]) / claim))
@@ -185,7 +190,7 @@ class FlowPolicy(QueuePolicy):
     def close_tenant(self, tenant: str) -> None:
         """See `QueuePolicy.close_tenant`; for policies whose flows are tenants."""
         self._closed.add(tenant)
-        flow = self._busy.get(tenant)
+        flow = self.busy.get(tenant)
         if flow is not None:
             self._leave(flow)
             self._sleep(flow)
@@ -193,7 +198,7 @@ class FlowPolicy(QueuePolicy):
     def open_tenant(self, tenant: str, now_s: float) -> None:
         """See `QueuePolicy.open_tenant`: the flow is placed as after a pause."""
         self._closed.discard(tenant)
-        flow = self._busy.get(tenant)
+        flow = self.busy.get(tenant)
         first = None if flow is None else flow.first()
         if flow is not None and first is not None:
             self._wake(flow, first[WHO], now_s)
@@ -211,18 +216,18 @@ class FlowPolicy(QueuePolicy):
     def _entered(self, entry: QueueEntry, now_s: float) -> Flow:
         """The entry's flow, woken if it was idle."""
         name = flow_name(entry, sessions=True) if self._sessions else entry.request.tenant
-        flow = self._busy.get(name)
+        flow = self.busy.get(name)
         if flow is None:
-            if not self._busy:
+            if not self.busy:
                 self._restart()
-            flow = self._idle.pop(name, None) or Flow(name)
+            flow = self.idle.pop(name, None) or Flow(name)
             self._wake(flow, entry, now_s)
-            self._busy[name] = flow
+            self.busy[name] = flow
         return flow
 
     def _flow(self, entry: QueueEntry) -> Flow:
         """The flow of a waiting entry."""
-        return self._busy[flow_name(entry, sessions=self._sessions)]
+        return self.busy[flow_name(entry, sessions=self._sessions)]
 
     def _new_place(self, entry: QueueEntry) -> Place:
         self._stamp += 1
@@ -240,11 +245,11 @@ class FlowPolicy(QueuePolicy):
                 self._stand(flow, first[WHO], first[1])
             return
         self._leave(flow)
-        if self._busy.pop(flow.name, None) is not None:
-            self._idle[flow.name] = flow
+        if self.busy.pop(flow.name, None) is not None:
+            self.idle[flow.name] = flow
             self._sleep(flow)
-            if len(self._idle) > IDLE_KEEP:
-                self._idle.popitem(last=False)
+            if len(self.idle) > IDLE_KEEP:
+                self.idle.popitem(last=False)
 
     def _amend(self, charge: Charge, more: float, now_s: float) -> None:
         if more:
@@ -254,4 +259,4 @@ class FlowPolicy(QueuePolicy):
 
     def _knows(self, flow: Flow) -> bool:
         """Whether the flow's account is still kept."""
-        return (self._busy.get(flow.name) or self._idle.get(flow.name)) is flow
+        return (self.busy.get(flow.name) or self.idle.get(flow.name)) is flow

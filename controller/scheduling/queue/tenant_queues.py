@@ -39,16 +39,16 @@ class TenantQueues(QueuePolicy):
         self._policy = policy
         self._accounts = accounts
         accounts.queues.append(self)
-        self._tenants: dict[str, _Tenant] = {}
+        self.tenants: dict[str, _Tenant] = {}
         self._holder: dict[str, _Tenant] = {}
-        self._turns: LazyHeap[_Tenant] = LazyHeap()
+        self.turns: LazyHeap[_Tenant] = LazyHeap()
         self._size = 0
         self._closed: set[str] = set()
 
     @property
     def cost_threshold(self) -> float:
         """The lowest of the tenants that have requests waiting; of all tenants if none has."""
-        queues = [one.queue for one in self._tenants.values()] or [self._policy]
+        queues = [one.queue for one in self.tenants.values()] or [self._policy]
         return min(queue.cost_threshold for queue in [queue for queue in queues if len(queue)] or queues)
 
     @property
@@ -85,7 +85,7 @@ class TenantQueues(QueuePolicy):
         entry: QueueEntry | None = None
         passed: list[_Tenant] = []
         while entry is None and self.lowest_tag() < math.inf:
-            tenant = self._turns.pop()
+            tenant = self.turns.pop()
             assert tenant is not None, "a tenant with a tag has a place"
             before = len(tenant.queue)
             entry = tenant.queue.pop(now_s)
@@ -102,7 +102,7 @@ class TenantQueues(QueuePolicy):
 
     def lowest_tag(self) -> float:
         """The tag of the tenant that goes next, infinite if none waits. A tag that the other queue of the accounts has moved counts."""
-        while (found := self._turns.peek()) is not None:
+        while (found := self.turns.peek()) is not None:
             if found[0] == found[1].account.tag:
                 return found[0]
             self._stand(found[1])
@@ -126,7 +126,7 @@ class TenantQueues(QueuePolicy):
         entry = tenant.queue.discard(request_id)
         self._count(tenant, before)
         if not len(tenant.queue):
-            self._turns.discard(tenant.name)
+            self.turns.discard(tenant.name)
         return entry
 
     def rekey(self, entry: QueueEntry, now_s: float) -> None:
@@ -140,10 +140,10 @@ class TenantQueues(QueuePolicy):
     def on_finished(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
         """Passes the end to the accounts and to the tenant's queue."""
         self._accounts.finished(entry, output_tokens)
-        tenant = self._tenants.get(entry.request.tenant)
+        tenant = self.tenants.get(entry.request.tenant)
         if tenant is not None:
             tenant.queue.on_finished(entry, output_tokens, now_s)
-            if tenant.name in self._turns:
+            if tenant.name in self.turns:
                 self._stand(tenant)
 
     def rank(self, request_id: str) -> int | None:
@@ -152,12 +152,12 @@ class TenantQueues(QueuePolicy):
         rank = None if mine is None else mine.queue.rank(request_id)
         if mine is None or rank is None:
             return None
-        others = [one for one in self._tenants.values() if one is not mine]
+        others = [one for one in self.tenants.values() if one is not mine]
         return rank + sum(min(len(one.queue), int((rank + 1) * one.account.weight / mine.account.weight)) for one in others)
 
     def entries(self) -> Iterator[QueueEntry]:
         """All waiting entries, in no particular order."""
-        for tenant in self._tenants.values():
+        for tenant in self.tenants.values():
             yield from tenant.queue.entries()
 
     def __len__(self) -> int:
@@ -166,12 +166,12 @@ class TenantQueues(QueuePolicy):
     def close_tenant(self, tenant: str) -> None:
         """See `QueuePolicy.close_tenant`."""
         self._closed.add(tenant)
-        self._turns.discard(tenant)
+        self.turns.discard(tenant)
 
     def open_tenant(self, tenant: str, now_s: float) -> None:  # noqa: ARG002  the contract's arguments
         """See `QueuePolicy.open_tenant`."""
         self._closed.discard(tenant)
-        known = self._tenants.get(tenant)
+        known = self.tenants.get(tenant)
         if known is not None:
             self._accounts.again(known.account)
             self._stand(known)
@@ -179,20 +179,20 @@ class TenantQueues(QueuePolicy):
     def leave(self) -> None:
         """Takes its requests off the accounts: another queue has taken them over."""
         self._accounts.queues.remove(self)
-        for tenant in self._tenants.values():
+        for tenant in self.tenants.values():
             self._accounts.count(tenant.account, -len(tenant.queue))
 
     # -- inside -----------------------------------------------------------------------------------------------------------
 
     def _tenant(self, name: str) -> _Tenant:
-        tenant = self._tenants.get(name)
+        tenant = self.tenants.get(name)
         if tenant is None:
-            queue = type(self._policy)(self._policy.parameters) if self._tenants else self._policy
-            if len(self._tenants) >= TENANTS_KEPT:
-                idle = next((known for known, one in self._tenants.items() if not len(one.queue)), None)
+            queue = type(self._policy)(self._policy.parameters) if self.tenants else self._policy
+            if len(self.tenants) >= TENANTS_KEPT:
+                idle = next((known for known, one in self.tenants.items() if not len(one.queue)), None)
                 if idle is not None:
-                    del self._tenants[idle]
-            tenant = self._tenants[name] = _Tenant(name, queue, self._accounts.of(name))
+                    del self.tenants[idle]
+            tenant = self.tenants[name] = _Tenant(name, queue, self._accounts.of(name))
         elif not tenant.account.waiting:
             tenant.account = self._accounts.of(name)
         return tenant
@@ -201,7 +201,7 @@ class TenantQueues(QueuePolicy):
         """Books an entry that its tenant's queue has taken; that held `before` entries until then."""
         self._holder[request_id] = tenant
         self._count(tenant, before)
-        if tenant.name not in self._turns:
+        if tenant.name not in self.turns:
             self._stand(tenant)
 
     def _count(self, tenant: _Tenant, before: int) -> None:
@@ -212,6 +212,6 @@ class TenantQueues(QueuePolicy):
     def _stand(self, tenant: _Tenant) -> None:
         """Places a tenant among the others by its tag; one without a waiting request, or that is closed, has no place."""
         if len(tenant.queue) and tenant.name not in self._closed:
-            self._turns.push(tenant.name, tenant.account.tag, tenant.account.turn, tenant)
+            self.turns.push(tenant.name, tenant.account.tag, tenant.account.turn, tenant)
         else:
-            self._turns.discard(tenant.name)
+            self.turns.discard(tenant.name)

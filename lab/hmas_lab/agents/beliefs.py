@@ -37,7 +37,7 @@ class Believer:
     """
 
     def __init__(self, perception: Perceiver, prediction: PredictionModel, *, shares_prompts: bool = True) -> None:
-        self._perception = perception
+        self.perception = perception
         self._prediction = prediction
         self._shares_prompts = shares_prompts
         self.said: dict[str, RequestFeatures] = {}
@@ -48,7 +48,7 @@ class Believer:
 
     def learn(self, completion: Completion) -> None:
         """A request has ended."""
-        self._perception.learn(completion)
+        self.perception.learn(completion)
         self._prediction.learn(completion)
 
     def tell(self, notices: Sequence[RequestNotice], now_s: float) -> tuple[list[RequestFeatures], list[RequestCost]]:
@@ -71,7 +71,7 @@ class Believer:
         return after
 
     def _features(self, notice: RequestNotice, now_s: float) -> RequestFeatures:
-        return self._perception.perceive(notice, now_s)
+        return self.perception.perceive(notice, now_s)
 
 
 class Oracle(Believer):

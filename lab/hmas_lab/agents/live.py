@@ -71,17 +71,18 @@ class PromptLoad:
 
     def piece(self, number: int, *, mean_rps: float, duration_s: float, slo_scale: float) -> list[Arrival]:
         """Arrivals of one block."""
-        return [self._arrival(one) for one in self._asked(number, mean_rps, duration_s, slo_scale)]
+        return [self._arrival(one) for one in self.asked(number, mean_rps, duration_s, slo_scale)]
 
     def truths(self, number: int, *, mean_rps: float, duration_s: float, slo_scale: float) -> dict[str, Truth]:
         """What is true of the prompts of one block, by what the gateway shows of them."""
-        return {one.notice.excerpt: one.truth for one in self._asked(number, mean_rps, duration_s, slo_scale)}
+        return {one.notice.excerpt: one.truth for one in self.asked(number, mean_rps, duration_s, slo_scale)}
 
     def tenants(self) -> list[str]:
         """Everybody who may send."""
         return sorted({tenant for kind in self._mixture.kinds.values() for tenant in kind.tenants})
 
-    def _asked(self, number: int, mean_rps: float, duration_s: float, slo_scale: float) -> list[Asked]:
+    def asked(self, number: int, mean_rps: float, duration_s: float, slo_scale: float) -> list[Asked]:
+        """The requests of a block, each with its notice and the truth about it."""
         settings = self._settings
         spec = ArrivalSpec(
             mean_rps=mean_rps, duration_s=duration_s, process="bursty", period_s=settings.period_s, high=settings.high, low=settings.low

@@ -99,7 +99,7 @@ class TgiEngine(TimedEngine):
 
     def _prefill(self, now_s: float) -> Stretch | None:
         """A step for the prompts of those that join; None where nobody does."""
-        group = self._batch.group
+        group = self.batch.group
         if not self._outside or len(self._outside) < joins_from(len(group), self._since, self.patience):
             return None
         joining = 0
@@ -110,11 +110,11 @@ class TgiEngine(TimedEngine):
         if not joining:
             return None
         # Planned with nobody decoding: those that run stand still for this step and find the newcomers beside them after it.
-        self._batch.group = DecodeGroup(self.profile.block_size)
+        self.batch.group = DecodeGroup(self.profile.block_size)
         self._hold_up(self.prompt_ms * joining)
         stretch = super()._plan(now_s)
-        newcomers = self._batch.group.dissolve()
-        self._batch.group = group
+        newcomers = self.batch.group.dissolve()
+        self.batch.group = group
         for sequence in newcomers:
             group.join(sequence)
         if len(group):
@@ -125,7 +125,7 @@ class TgiEngine(TimedEngine):
 
     def _hold_up(self, ms: float) -> None:
         """Makes the step that is planned next last longer."""
-        self._batch._pause_ms += ms  # noqa: SLF001 - as transfers between host and GPU do it
+        self.batch._pause_ms += ms  # noqa: SLF001 - as transfers between host and GPU do it
 
     def _joinable(self) -> list[SimRequest]:
         """Books and returns those that fit together now, in order."""
@@ -144,11 +144,11 @@ class TgiEngine(TimedEngine):
 
     def _fits(self, request: SimRequest) -> bool:
         weight = self._weight + request.prompt_tokens + request.output_tokens
-        return not self._booked or (weight <= self.profile.kv_capacity_tokens and len(self._booked) < self._batch.n_run)
+        return not self._booked or (weight <= self.profile.kv_capacity_tokens and len(self._booked) < self.batch.n_run)
 
     def _shorten(self, stretch: Stretch) -> None:
         """Ends a stretch of decoding at the step after which those that wait are enough."""
-        running = len(self._batch.group)
+        running = len(self.batch.group)
         if not self._outside or not any(self._fits(request) for request in self._outside):
             return
         for steps in range(max(1, stretch.begun), stretch.steps):

@@ -60,4 +60,4 @@ class TimedEngine(EngineModel):
             mean_ms = 1000.0 * (stretch.end_of(steps) - stretch.end_of(1)) / (steps - 1)
             self._gaps.append((mean_ms, (steps - 1) * seqs))
         self._still_ms = 0.0
-        self._stood = len(self._batch.group)
+        self._stood = len(self.batch.group)

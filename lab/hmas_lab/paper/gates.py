@@ -118,7 +118,7 @@ class ConservativeGate(MemoryGate):
 
     def __init__(self, fleet: Fleet) -> None:
         super().__init__(fleet)
-        self._ratio = dict.fromkeys(self._capacity, RATIO_START)
+        self.ratio = dict.fromkeys(self._capacity, RATIO_START)
         self._preempted = dict.fromkeys(self._capacity, 0)
 
     def look(self, now_s: float, scheduler: Scheduler, engines: Mapping[str, EngineModel]) -> None:
@@ -128,15 +128,15 @@ class ConservativeGate(MemoryGate):
         for name, engine in engines.items():
             held = self.held[name]
             steps = max((one.got - before[name].get(key, 0) for key, one in held.items()), default=0)
-            ratio = self._ratio[name] - steps * (RATIO_START - RATIO_LEAST) / DECAY_STEPS
+            ratio = self.ratio[name] - steps * (RATIO_START - RATIO_LEAST) / DECAY_STEPS
             preempted = engine.snapshot(name, now_s).preemptions_total
             if preempted > self._preempted[name]:
                 ratio = min(1.0, (sum(one.got + RETRACT_STEPS for one in held.values())) / (sum(one.cap for one in held.values()) + 1))
             self._preempted[name] = preempted
-            self._ratio[name] = max(RATIO_LEAST, ratio)
+            self.ratio[name] = max(RATIO_LEAST, ratio)
 
     def _takes(self, name: str, coming: Held) -> bool:
-        ratio, held = self._ratio[name], self.held[name].values()
+        ratio, held = self.ratio[name], self.held[name].values()
         reserved = sum(one.prompt + one.got + ratio * max(0, min(one.cap, CLIP_TOKENS) - one.got) for one in held)
         return reserved + coming.prompt + min(coming.cap, CLIP_TOKENS) <= self._capacity[name]
 

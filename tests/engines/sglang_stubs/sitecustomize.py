@@ -25,9 +25,10 @@ class DeclareFirst(importlib.abc.MetaPathFinder):
         if name == "torchvision" and DeclareFirst.library is None:
             import torch
 
-            DeclareFirst.library = torch.library.Library("torchvision", "DEF")
+            library = torch.library.Library("torchvision", "DEF")
             for schema in DECLARED:
-                DeclareFirst.library.define(schema)
+                library.define(schema)
+            DeclareFirst.library = library
         return None
 
 
