@@ -45,7 +45,13 @@ class _Stream:
 
 
 class MemoryBus:
-    """Implements `hmas.controller.bus.base.Bus` without a server. One object serves all parts of the process."""
+    """Implements `hmas.controller.bus.base.Bus` without a server. One object serves all parts of the process.
+
+    Attributes:
+        streams: The entries and groups of each stream, by its name.
+        silent: See `Bus`.
+        leases: The holder of each lease and the event loop's time, in seconds, at which it expires; by the lease's name.
+    """
 
     def __init__(self) -> None:
         self.streams = {name: _Stream(deque(maxlen=length)) for name, length in MAXLEN.items()}

@@ -29,6 +29,9 @@ class AllowedSites:
     user does.
 
     An address as Host is always accepted, because DNS rebinding needs a name, and so are the loopback names.
+
+    Attributes:
+        accepted: Host headers that were accepted and need no second check, `HOSTS_REMEMBERED` at most.
     """
 
     def __init__(self, hosts: Collection[str], origins: Collection[str], *, settings: str, refuse_others: bool) -> None:

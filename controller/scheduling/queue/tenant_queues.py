@@ -28,6 +28,11 @@ class TenantQueues(QueuePolicy):
     policy's, unchanged.
 
     Costs: those of the policy, plus O(log t) for each request with t tenants waiting.
+
+    Attributes:
+        tenants: The tenants that have a queue here, by name. With `TENANTS_KEPT` of them, a new one replaces the first that has nothing
+            waiting.
+        turns: The tenants that have requests waiting and are not closed, the lowest tag first.
     """
 
     name: ClassVar[str] = "tenant-queues"
