@@ -23,6 +23,7 @@ class State:
     name: str
     n_run: int = 10
     in_flight: int = 0
+    sequences: int = 0
     in_flight_tokens: int = 0
     prefill_tokens: int = 0
     awaiting: int = 0

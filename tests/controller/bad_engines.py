@@ -8,7 +8,8 @@ from typing import Any
 
 import orjson
 from aiohttp import web
-from gateway_kit import MODEL, Rig, Sim, running
+from gateway_kit import MODEL, Rig, running
+from scripted_kit import Idle
 
 from hmas.controller.config.schema import EngineConfig
 
@@ -179,13 +180,6 @@ def _event(choice: dict[str, Any]) -> bytes:
     return b"data: " + orjson.dumps({"choices": [choice]}) + b"\n\n"
 
 
-class _Nothing(Sim):
-    """Stands where the rig keeps embedded engines; there are none here."""
-
-    def __init__(self) -> None:
-        super().__init__("none", None, web.AppRunner(web.Application()), 0)
-
-
 @asynccontextmanager
 async def before(folder: Path, *engines: BadEngine | ClosingEngine, **parts: Any) -> AsyncIterator[Rig]:
     """A gateway in front of these engines, which are named a, b, c."""
@@ -193,7 +187,7 @@ async def before(folder: Path, *engines: BadEngine | ClosingEngine, **parts: Any
         for engine in engines:
             await stack.enter_async_context(engine.serving())
         configs = [EngineConfig(name=name, url=engine.url, kind=engine.kind) for name, engine in zip("abc", engines, strict=False)]
-        yield await stack.enter_async_context(running(folder, sims=[_Nothing()], engines_config=configs, **parts))
+        yield await stack.enter_async_context(running(folder, sims=[Idle()], engines_config=configs, **parts))
 
 
 async def metric(rig: Rig, line: str) -> float:

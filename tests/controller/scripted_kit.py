@@ -7,10 +7,11 @@ from typing import Any
 
 import orjson
 from aiohttp import web
-from gateway_kit import MODEL, Answer, Rig, Sim, running
+from gateway_kit import FAST, MODEL, Answer, Rig, Sim, running
 
 from hmas.controller.config.schema import EngineConfig
 from hmas.controller.core.types import OutcomeKind
+from hmas.engines.sim.model import EngineModel
 
 
 def events(*documents: object) -> bytes:
@@ -56,7 +57,7 @@ class Idle(Sim):
     """Stands where the rig keeps embedded engines; there are none here."""
 
     def __init__(self) -> None:
-        super().__init__("none", None, web.AppRunner(web.Application()), 0)
+        super().__init__("none", EngineModel(FAST), web.AppRunner(web.Application()), 0)
 
 
 def stream_of(*documents: object) -> Callable[[dict[str, Any]], tuple[int, str, bytes]]:

@@ -14,8 +14,9 @@ from hmas.controller.config.schema import SchedulerConfig
 from hmas.controller.gateway.errors import ApiError
 from hmas.controller.gateway.requests import completion
 from hmas.controller.gateway.requests.auth import Authenticator
+from hmas.controller.gateway.requests.relay import relay
 
-GUARDED = {"tenants": TWO_TENANTS, "gateway": gateway_config(no_auth=False)}
+GUARDED: dict[str, Any] = {"tenants": TWO_TENANTS, "gateway": gateway_config(no_auth=False)}
 
 
 @pytest.mark.parametrize(
@@ -93,7 +94,7 @@ def test_types_of_errors_are_those_of_openai(status: int, kind: str):
     assert orjson.loads(ApiError(status, "code", "text").body())["error"]["type"] == kind
 
 
-NAMELESS = {
+NAMELESS: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3},
     "/v1/completions": {"prompt": "hi", "max_tokens": 3},
     "/v1/responses": {"input": "hi", "max_output_tokens": 3},
@@ -144,7 +145,7 @@ async def overhead_ms(rig: Any, **kwargs: Any) -> float:
 @pytest.mark.parametrize("stream", [True, False])
 async def test_the_overhead_is_all_that_the_gateway_adds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: bool):
     """From the head of the request to the first byte of the answer, also while the answer of the engine waits to be passed on."""
-    identify, deliver = Authenticator.identify, completion.relay
+    identify, deliver = Authenticator.identify, relay
 
     def slow_identify(self: Authenticator, headers: Any) -> Any:
         time.sleep(0.04)

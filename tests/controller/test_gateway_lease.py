@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -96,7 +97,7 @@ async def test_a_second_gateway_is_refused_with_the_name_of_the_first(tmp_path: 
     bus = MemoryBus()
     async with running(tmp_path, bus=bus) as rig:
         # In one process both have the same id; a second process has another, which runs as well.
-        monkeypatch.setattr(bus_lease.os, "getpid", os.getppid)
+        monkeypatch.setattr(os, "getpid", os.getppid)
         monkeypatch.setattr(bus_lease, "WAIT_S", 0.3)
         with pytest.raises(BusError) as refused:
             await lease(bus, "second").take()
@@ -138,7 +139,7 @@ async def test_after_a_kill_the_next_gateway_has_the_bus_within_two_seconds(serv
             assert child.stdout is not None
             assert (await child.stdout.readline()).strip() == b"taken"
         if not same_host:
-            monkeypatch.setattr(bus_lease.socket, "gethostname", lambda: "another-host")
+            monkeypatch.setattr(socket, "gethostname", lambda: "another-host")
         second = lease(bus, "second")
         monkeypatch.setattr(bus_lease, "WAIT_S", 0.2)
         with pytest.raises(BusError, match="first"):

@@ -47,7 +47,7 @@ async def test_whole_answers_and_counts_of_tokens(tmp_path: Path):
 
 
 async def test_errors_of_the_gateway_have_the_form_of_the_api(tmp_path: Path):
-    guarded = {"tenants": TWO_TENANTS, "gateway": gateway_config(no_auth=False)}
+    guarded: dict[str, Any] = {"tenants": TWO_TENANTS, "gateway": gateway_config(no_auth=False)}
     async with running(tmp_path, **guarded) as rig:
         key = {"x-api-key": "sk-acme"}
         answers = {

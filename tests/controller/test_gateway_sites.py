@@ -1,6 +1,7 @@
 """Web pages of others on the public port: DNS rebinding, requests across sites, and pages that are allowed (CORS)."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gateway_kit import TWO_TENANTS, Rig, chat, gateway_config, running
@@ -10,7 +11,7 @@ from hmas.controller.config.schema import GatewayConfig
 
 PAGE = "https://chat.example.com"
 REBOUND = {"host": "rebound.example.com:8080"}
-KEYS = {"tenants": TWO_TENANTS}
+KEYS: dict[str, Any] = {"tenants": TWO_TENANTS}
 ACME = {"authorization": "Bearer sk-acme"}
 
 

@@ -1,5 +1,6 @@
 """Streams of events with names: counted without parsing each, passed on byte for byte, and held back until an answer begins."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -44,7 +45,7 @@ def message_stream(tokens: int) -> bytes:
     return named(start, {"type": "ping"}, block, *deltas, {"type": "content_block_stop", "index": 0}, end, {"type": "message_stop"})
 
 
-STREAMS = {ResponsesScanner: response_stream, MessagesScanner: message_stream}
+STREAMS: dict[type[EventScanner], Callable[[int], bytes]] = {ResponsesScanner: response_stream, MessagesScanner: message_stream}
 
 
 @pytest.mark.parametrize("kind", STREAMS)

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from gateway_kit import Rig, chat, eventually, key_hash, running
+from gateway_kit import Answer, Rig, chat, eventually, key_hash, running
 
 from hmas.controller.config.schema import SchedulerConfig, TenantConfig
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
@@ -101,7 +101,7 @@ def test_whatever_becomes_of_a_waiting_request_it_waits_no_more():
     made.check_conservation()
 
 
-async def waiting(rig: Rig, number: int, *, text: str = "waits", **kwargs) -> list["asyncio.Task[object]"]:
+async def waiting(rig: Rig, number: int, *, text: str = "waits", **kwargs) -> list["asyncio.Task[Answer]"]:
     tasks = [asyncio.create_task(rig.post(chat(text), **kwargs)) for _ in range(number)]
     await eventually(lambda: rig.gateway.scheduler.counts().queued == number)
     return tasks

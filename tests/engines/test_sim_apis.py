@@ -5,6 +5,8 @@ from typing import Any
 import openai
 import orjson
 import pytest
+from openai.types.responses import ResponseIncompleteEvent
+from typing_kit import known, of_type
 
 TOOL_SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
@@ -84,9 +86,9 @@ async def test_a_conversation_grows(sim):
         with pytest.raises(openai.NotFoundError):
             await client.responses.create(model="tiny", input="more", previous_response_id=kept.id)
         streamed = await client.responses.create(model="tiny", input="hello", stream=True, max_output_tokens=6)
-        last = [event async for event in streamed][-1]
+        last = of_type(ResponseIncompleteEvent, [event async for event in streamed][-1])
         assert (await client.responses.retrieve(last.response.id)).output_text
-    assert second.usage.input_tokens > first.usage.output_tokens + 4
+    assert known(second.usage).input_tokens > known(first.usage).output_tokens + 4
     assert second.previous_response_id == first.id
 
 
