@@ -87,6 +87,7 @@ async def serve(
             host=settings.host,
             port=settings.port,
             max_body_bytes=settings.max_body_bytes,
+            max_body_bytes_total=settings.max_body_bytes_total,
             max_connections=settings.max_connections,
         )
         stack.push_async_callback(public.close)
