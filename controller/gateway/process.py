@@ -17,7 +17,7 @@ from hmas.controller.gateway.http.server import HttpServer
 from hmas.controller.gateway.operator_view import GatewayOperations
 from hmas.controller.observability.plugins import load_exporters
 from hmas.controller.runtime.clock import Clock
-from hmas.controller.runtime.process import lift_limit
+from hmas.controller.runtime.process import lift_limit, return_large_memory
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.engines.base import Engine
 from hmas.engines.registry import connect_engine
@@ -68,6 +68,7 @@ async def serve(
     """
     keys = _check(config, os.environ if env is None else env)
     _make_room(config.gateway.max_connections)
+    return_large_memory()
     await bus.start()
     async with AsyncExitStack() as stack:
         engines = await _connect(config, keys, stack)

@@ -12,13 +12,6 @@ SHORT_CHUNK_BYTES = 16
 MAX_SHORT_CHUNKS = 16_384
 """Most chunks of one body that are shorter than `SHORT_CHUNK_BYTES`. A chunk costs the same time however short it is, so a body in chunks
 of one byte would keep the event loop from its other work."""
-SIZE_LINE = 256
-"""Most bytes of a chunk's size line with its extensions, which are dropped."""
-MAX_TRAILER = 8192
-FREE_CHUNKS = 16_384
-"""Chunks of a body that may be of any size. Each costs the same time however short it is, so a body of more chunks than this has to have
-`CHUNK_BYTES` in each of them on average."""
-CHUNK_BYTES = 16
 SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[\t ]*;[\t\x20-\x7e]*)?\r\n")
 TRAILER_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*")
 

@@ -268,9 +268,9 @@ class ClientConnection(asyncio.Protocol):
                 reader.feed(rest)
                 self._ahead = reader.rest
         except HttpError as error:
-            exchange, self._exchange = self._exchange, None
-            if exchange is not None:
-                exchange.release()
+            begun, self._exchange = self._exchange, None
+            if begun is not None:
+                begun.release()
             self._refuse(_malformed(error))
             return
         exchange.task = asyncio.get_running_loop().create_task(self._serve(exchange))
