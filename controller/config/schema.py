@@ -42,6 +42,15 @@ class GatewayConfig(Section, frozen=True):
     ] = []  # noqa: RUF012 - likewise
     admin_allowed_origins: Annotated[list[Origin], doc("the same as allowed_origins for the operators' API")] = []  # noqa: RUF012 - likewise
     max_body_bytes: Annotated[int, doc("larger request bodies are refused with 413", ge=1024, le=1 << 30)] = 16 << 20
+    max_body_bytes_total: Annotated[
+        int,
+        doc(
+            "bytes of all request bodies that are being received, wait or run; a body beyond it gets 503. Bodies over 64 KiB leave a "
+            "quarter of it free for smaller ones. At least max_body_bytes",
+            ge=1024,
+            le=1 << 40,
+        ),
+    ] = 512 << 20
     max_connections: Annotated[int, doc("open client connections beyond which new ones get 503 and are closed", ge=1, le=1_000_000)] = 8192
     request_timeout_s: Annotated[Seconds, doc("deadline of a request from its arrival; 504 after it")] = 600.0
     engine_connect_timeout_s: Annotated[Seconds, doc("how long to wait for an engine to accept a connection")] = 5.0

@@ -22,7 +22,7 @@ from hmas.controller.gateway.operator_view import GatewayOperations
 from hmas.controller.gateway.requests.site_guard import SiteGuard
 from hmas.controller.observability.plugins import load_exporters
 from hmas.controller.runtime.clock import Clock
-from hmas.controller.runtime.process import lift_limit
+from hmas.controller.runtime.process import lift_limit, return_large_memory
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.engines.base import Engine
 from hmas.engines.registry import connect_engine
@@ -79,6 +79,7 @@ async def serve(
     public_sockets, admin_sockets = _by_port(sockets, config.gateway)
     token_sha256 = config.gateway.admin_token_sha256 or hashlib.sha256(kept_token(admin_token_file(config)).encode()).hexdigest()
     _make_room(config.gateway.max_connections)
+    return_large_memory()
     await bus.start()
     async with AsyncExitStack() as stack:
         engines = await _connect(config, keys, stack)
@@ -101,6 +102,7 @@ async def serve(
             host=settings.host,
             port=settings.port,
             max_body_bytes=settings.max_body_bytes,
+            max_body_bytes_total=settings.max_body_bytes_total,
             max_connections=settings.max_connections,
             sockets=public_sockets,
         )

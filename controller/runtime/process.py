@@ -1,6 +1,7 @@
 """What a process asks of the operating system and of Python's memory: open files, CPU priority, resident memory, garbage collection."""
 
 import contextlib
+import ctypes
 import gc
 import os
 import resource
@@ -9,6 +10,7 @@ from pathlib import Path
 QUIET_S = 10.0
 WHOLE_S = 120.0
 LATEST_S = 600.0
+_M_MMAP_THRESHOLD, _LARGE_BYTES = -3, 1 << 20
 _YOUNG, _MIDDLE, _NEVER = 700, 5, 1_000_000_000
 """The first is Python's default; the middle generation is collected after 4,200 objects instead of 7,700, which takes 1 ms."""
 
@@ -24,6 +26,16 @@ def lift_limit(wanted: int) -> int:
         return soft
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     return most
+
+
+def return_large_memory() -> None:
+    """Makes glibc give memory of 1 MiB or more back to the system as soon as it is freed; does nothing where another library allocates.
+
+    Otherwise glibc raises its threshold to the largest size that was freed, and keeps the memory of large request bodies in fragments:
+    140 MB after 36 bodies of 4 MB.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
 def set_niceness(nice: int, *, spare_cpu_only: bool) -> None:

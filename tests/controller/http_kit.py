@@ -84,7 +84,9 @@ async def echo(request: HttpRequest, out: Responder) -> None:
 
 
 @asynccontextmanager
-async def serving(handler: Handler = echo, *, max_body_bytes: int = 1 << 20, max_connections: int = 100) -> AsyncIterator[Serving]:
+async def serving(
+    handler: Handler = echo, *, max_body_bytes: int = 1 << 20, max_body_bytes_total: int = 64 << 20, max_connections: int = 100
+) -> AsyncIterator[Serving]:
     """A server that notes every request it is asked to serve, and answers refusals of its handler as the gateway's door does."""
     from hmas.controller.gateway.errors import ApiError
 
@@ -99,7 +101,14 @@ async def serving(handler: Handler = echo, *, max_body_bytes: int = 1 << 20, max
         finally:
             found.seen.append((request.method, request.path, body))
 
-    server = HttpServer(noted, host="127.0.0.1", port=0, max_body_bytes=max_body_bytes, max_connections=max_connections)
+    server = HttpServer(
+        noted,
+        host="127.0.0.1",
+        port=0,
+        max_body_bytes=max_body_bytes,
+        max_body_bytes_total=max_body_bytes_total,
+        max_connections=max_connections,
+    )
     found = Serving(server)
     await server.start()
     try:

@@ -11,7 +11,7 @@ from hmas_lab.virtual_loop import VirtualLoop, run_virtual
 from http_kit import HOST, Serving, echo, post, serving, until
 
 from hmas.controller.gateway.http.answer import CommonHeaders, answer_head
-from hmas.controller.gateway.http.body import BodyReader
+from hmas.controller.gateway.http.body import BodyMemory, BodyReader
 from hmas.controller.gateway.http.connection import KEEPALIVE_S
 from hmas.controller.gateway.http.head import RequestHead, path_of
 from hmas.controller.gateway.http.transport import HttpRequest, Responder
@@ -158,7 +158,7 @@ async def test_a_chunked_body_is_the_same_however_it_is_cut():
     head = RequestHead(CHUNKED)
     for first in range(len(WIRE)):
         for second in (first, (first + len(WIRE)) // 2):
-            reader = BodyReader(head, 1000)
+            reader = BodyReader(head, 1000, BodyMemory(1000, 1000))
             for piece in (WIRE[:first], WIRE[first:second], WIRE[second:-1]):
                 assert not reader.complete
                 if piece:

@@ -1,20 +1,28 @@
-"""Streams from end to end: an engine is slowed to its client's pace, and left when its client leaves."""
+"""Streams from end to end: an engine is slowed to its client's pace, and left when its client leaves, which leaves nothing in memory."""
 
 import asyncio
+import gc
+import socket
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 from gateway_kit import MODEL, Rig, chat, eventually, running
 from http_kit import Client
 
-from hmas.controller.config.schema import EngineConfig
+from hmas.controller.config.schema import EngineConfig, SchedulerConfig
+from hmas.controller.core.types import OutcomeKind
+from hmas.controller.gateway.http.exchange import ClientExchange
+from hmas.controller.gateway.requests.active_request import ActiveRequest, Ending
 
 EVENT = orjson.dumps({"choices": [{"index": 0, "delta": {"content": "x" * 65_400}, "finish_reason": None}]})
 LAST = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
 EVENTS = 800
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
 
 
 def chunk(data: bytes) -> bytes:
@@ -22,11 +30,13 @@ def chunk(data: bytes) -> bytes:
 
 
 class Engine:
-    """Answers `large` with 50 MB of events, `endless` with one event and then nothing, anything else with one event."""
+    """Answers `large` with 50 MB of events, `medium` with as many as a test has set, `endless` with one event
+    and then nothing, `silent` with nothing, anything else with one event."""
 
     def __init__(self) -> None:
         self.sent = 0
         self.left = 0
+        self.medium = 1
         self.large_done = False
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -44,26 +54,28 @@ class Engine:
             listed = orjson.dumps({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(listed), listed))
             return
+        if b"silent" in body[-200:]:
+            await reader.readexactly(1)
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
-        large = b"large" in body
-        for _ in range(EVENTS if large else 1):
+        large = b"large" in body[-200:]
+        for _ in range(EVENTS if large else self.medium if b"medium" in body[-200:] else 1):
             writer.write(chunk(b"data: " + EVENT + b"\n\n"))
             await writer.drain()
             if large:
                 self.sent += len(EVENT)
-        if b"endless" in body:
+        if b"endless" in body[-200:]:
             await reader.readexactly(1)
         writer.write(chunk(LAST) + b"0\r\n\r\n")
         self.large_done = self.large_done or large
 
 
 @asynccontextmanager
-async def streaming(folder: Path) -> AsyncIterator[tuple[Engine, Rig]]:
+async def streaming(folder: Path, **parts: Any) -> AsyncIterator[tuple[Engine, Rig]]:
     engine = Engine()
     server = await asyncio.start_server(engine.serve, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
-        async with running(folder, engines_config=[EngineConfig(name="e", url=url, kind="openai")]) as rig:
+        async with running(folder, engines_config=[EngineConfig(name="e", url=url, kind="openai")], **parts) as rig:
             yield engine, rig
     finally:
         server.close()
@@ -111,3 +123,108 @@ async def test_an_engine_is_left_when_its_client_leaves(tmp_path: Path, half: bo
         await eventually(lambda: engine.left == 1)
         await eventually(lambda: not rig.gateway.manager.active)
         assert [completion.outcome for completion in await rig.completions()] == ["cancelled"]
+
+
+def slow_socket() -> socket.socket:
+    """A client's socket that takes as little as possible before it is read."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    return sock
+
+
+async def kernel_bytes() -> int:
+    """What the kernel takes of an answer that nobody reads, at both ends: some megabytes."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, slow_socket() as client:
+        client.connect(listener.getsockname())
+        served, _ = listener.accept()
+        with served:
+            served.setblocking(False)
+            taken = idle = 0
+            while idle < 50:
+                try:
+                    taken += served.send(b"x" * 65_536)
+                    idle = 0
+                except BlockingIOError:
+                    idle += 1
+                    await asyncio.sleep(0.01)
+    return taken
+
+
+async def unread(rig: Rig, text: str) -> socket.socket:
+    """A client that has sent a request and does not read."""
+    sock = slow_socket()
+    sock.setblocking(False)
+    host, port = rig.url.removeprefix("http://").split(":")
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(sock, (host, int(port)))
+    body = orjson.dumps(chat(text))
+    await loop.sock_sendall(sock, HEAD % len(body) + body)
+    return sock
+
+
+async def test_slots_are_free_when_the_engine_is_done_though_no_client_reads(tmp_path: Path):
+    waiting = 260_000
+    async with streaming(tmp_path, scheduler=SchedulerConfig(policy="fcfs", tick_s=0.02, n_run=2)) as (engine, rig):
+        engine.medium = (await kernel_bytes() + waiting) // len(EVENT)
+        clients = [await unread(rig, f"medium {number}") for number in range(6)]
+        try:
+            await eventually(lambda: rig.gateway.scheduler.counts().arrived == 6 and rig.balanced())
+            assert (await rig.post(chat("quick"))).status == 200
+            completions = await rig.completions()
+        finally:
+            for sock in clients:
+                sock.close()
+    assert [completion.outcome for completion in completions] == ["completed"] * 7
+
+
+def in_memory() -> list[object]:
+    """Requests that are in memory."""
+    return [one for one in gc.get_objects() if isinstance(one, ActiveRequest | ClientExchange)]
+
+
+@pytest.mark.parametrize("state", ["upload", "queued", "dropped", "in engine", "answering"])
+async def test_clients_that_leave_leave_nothing_in_memory(tmp_path: Path, state: str):
+    lists = b"[" + b",".join([b"[]"] * 100_000) + b"]"
+    text = b"endless" if state == "answering" else b"silent"
+    body = b'{"model":"%b","stream":true,"extra":%b,"pad":"%b","messages":[{"role":"user","content":"%b"}]}' % (
+        MODEL.encode(),
+        lists,
+        b"x" * (3 << 20),
+        text,
+    )
+    n_run = 1 if state in ("queued", "dropped") else 64
+    async with streaming(tmp_path, scheduler=SchedulerConfig(policy="fcfs", tick_s=0.02, n_run=n_run)) as (_, rig):
+        manager, host_port = rig.gateway.manager, rig.url.removeprefix("http://").split(":")
+        # One request stays, as in a gateway that is never idle: what is kept beside it is kept for long.
+        async with raw(rig, "endless") as steady:
+            await steady.reader.read(1)
+            gc.collect()
+            gc.disable()
+            try:
+                blocks, before = sys.getallocatedblocks(), len(in_memory())
+                clients = []
+                for number in range(12):
+                    reader, writer = await asyncio.open_connection(host_port[0], int(host_port[1]))
+                    writer.write(HEAD % len(body))
+                    writer.write(body[:-1] if state == "upload" else body)
+                    await writer.drain()
+                    clients.append(writer)
+                    if state != "upload":
+                        await eventually(lambda number=number: len(manager.active) == number + 2, 20)
+                    if state == "answering":
+                        await reader.readuntil(b"data: ")
+                    del reader
+                if state == "dropped":
+                    for waiting in [live for live in manager.active.values() if not live.instance]:
+                        manager.drop(waiting, Ending(OutcomeKind.REJECTED, 429, "outranked", "another took its place"))
+                    del waiting
+                else:
+                    for writer in clients:
+                        writer.transport.abort()
+                await eventually(lambda: len(manager.active) == 1)
+                await eventually(lambda: len(in_memory()) == before)
+                assert sys.getallocatedblocks() - blocks < 100_000, "the lists of one body are 100,000 blocks"
+                for writer in clients:
+                    writer.transport.abort()
+            finally:
+                gc.enable()

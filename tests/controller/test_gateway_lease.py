@@ -31,7 +31,7 @@ async def hold():
     await bus.start()
     await GatewayLease(bus, "first", 0.0, on_change=print).take()
     print("taken", flush=True)
-    await asyncio.sleep(600)
+    await asyncio.Event().wait()
 
 asyncio.run(hold())
 """

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from gateway_kit import FAST, Rig, chat, key_hash, running
+from gateway_kit import FAST, Rig, chat, eventually, key_hash, running
 
 from hmas.cli.explain import page as trace_page
 from hmas.cli.status import page
@@ -44,7 +44,8 @@ async def measured(folder: Path, weight: float, *, flood_rps: float, gold_rps: f
         load = [asyncio.create_task(send(rig, "gold", gold_rps, 1))]
         if flood_rps:
             load.append(asyncio.create_task(send(rig, "free", flood_rps, 2)))
-        await asyncio.sleep(0.8 * SPAN_S)
+        near_end_s = asyncio.get_running_loop().time() + 0.8 * SPAN_S
+        await eventually(lambda: asyncio.get_running_loop().time() >= near_end_s, timeout_s=SPAN_S)
         seen = page((await rig.admin("GET", "/admin/status")).json)
         await load[0]
         status = (await rig.admin("GET", "/admin/status")).json

@@ -11,6 +11,7 @@ from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request
 from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.dispatch import LOOK_AHEAD, PATIENCE
 from hmas.controller.scheduling.policies.edf import Edf
+from hmas.controller.scheduling.queue.tenant_queues import TenantQueues
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.engines.base import EngineSnapshot
@@ -107,11 +108,13 @@ def test_with_full_windows_a_dispatch_touches_no_waiting_request():
     for number in range(2000):
         made.submit(request(number), believed(), 0.0)
     assert len(made.dispatch(0.0)) == 1
-    policy = of_type(Edf, made.policy_of("m"))
-    before, asked = policy.moves, router.asked
+    queues = of_type(TenantQueues, made.policy_of("m"))
+    (tenant,) = queues.tenants.values()
+    policy = of_type(Edf, tenant.queue)
+    before, asked = (policy.moves, queues.turns.moves), router.asked
     for _ in range(100):
         assert made.dispatch(0.0) == []
-    assert (policy.moves, router.asked) == (before, asked)
+    assert ((policy.moves, queues.turns.moves), router.asked) == (before, asked)
 
 
 def test_a_model_whose_instance_is_full_or_gone_holds_up_no_other():

@@ -7,7 +7,7 @@ from typing import cast
 
 from hmas.controller.gateway.errors import ApiError, HttpError
 from hmas.controller.gateway.http.answer import CommonHeaders, answer_head
-from hmas.controller.gateway.http.body import BodyReader
+from hmas.controller.gateway.http.body import BodyMemory, BodyReader
 from hmas.controller.gateway.http.exchange import ClientExchange
 from hmas.controller.gateway.http.head import HEAD_END, RequestHead
 from hmas.controller.gateway.http.transport import HttpRequest, Responder
@@ -15,6 +15,14 @@ from hmas.controller.gateway.http.transport import HttpRequest, Responder
 BODY_TIMEOUT_S = 60.0
 HEAD_TIMEOUT_S = 30.0
 KEEPALIVE_S = 75.0
+DRAIN_S = 30.0
+"""How long a client may take no part of the answer that waits for it. Then its connection is aborted."""
+DRAIN_LOOK_S = 5.0
+MIN_DRAINED_BYTES = 16_384
+"""Bytes that count as progress. Less than this in `DRAIN_S` is slower than any engine, and would hold a connection and a slot for long."""
+WRITE_BUFFER_BYTES = 1 << 19
+"""Bytes of an answer that wait for a slow client before its engine's stream is paused: enough for about 2000 tokens. So most answers
+are read from the engine to their end, and their slots are free then, whether the client reads or not."""
 LINGER_S = 2.0
 """How long a client that is still sending may continue, ignored, after an answer that ends the connection: closing at once would reset the
 connection, and the client would lose the answer before reading it."""
@@ -39,14 +47,16 @@ class ServerState:
     Attributes:
         handler: Serves a request.
         max_body_bytes, max_connections: The configured limits.
+        body_memory: Counts the bytes of all bodies that are held.
         now_s: The loop's time at the last round of the server's watch, which is exact enough for time-outs.
         connections: All open connections.
         closing: Whether every answer ends its connection from now on.
     """
 
-    def __init__(self, handler: Handler, *, max_body_bytes: int, max_connections: int) -> None:
+    def __init__(self, handler: Handler, *, max_body_bytes: int, max_body_bytes_total: int, max_connections: int) -> None:
         self.handler = handler
         self.max_body_bytes = max_body_bytes
+        self.body_memory = BodyMemory(max_body_bytes_total, max_body_bytes)
         self.max_connections = max_connections
         self.now_s = 0.0
         self.common_headers = CommonHeaders()
@@ -66,6 +76,7 @@ class ClientConnection(asyncio.Protocol):
 
     __slots__ = (
         "_ahead",
+        "_drained_s",
         "_exchange",
         "_half_closed",
         "_lingering",
@@ -85,7 +96,9 @@ class ClientConnection(asyncio.Protocol):
         self._half_closed = False
         self._lingering = False
         self._reading_paused = False
+        # The answer's bytes that waited for the client when it last made progress, and when that was.
         self._unsent = 0
+        self._drained_s = 0.0
         self.transport: asyncio.Transport | None = None
         self.writing_paused = False
         self.ending = False
@@ -101,6 +114,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Registers the connection; beyond the limit of connections it is refused and closed."""
         self.transport = cast("asyncio.Transport", transport)
+        self.transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
         server = self._server
         server.connections.add(self)
         self.due_s = server.now_s + KEEPALIVE_S
@@ -118,7 +132,11 @@ class ClientConnection(asyncio.Protocol):
             return
         if exchange is None:
             self._ahead = self._ahead + data if self._ahead else data
-            self._next()
+            if self.writing_paused:
+                # The client has not taken its last answer yet, so it gets no further one.
+                self._bound_ahead()
+            else:
+                self._next()
         elif not exchange.reader.complete:
             self._feed(exchange, data)
         else:
@@ -133,8 +151,11 @@ class ClientConnection(asyncio.Protocol):
         """
         exchange = self._exchange
         self._half_closed = True
-        if exchange is None or self._lingering:
+        if self._lingering:
             return False
+        if exchange is None:
+            # Requests that wait until the client has taken its last answer are still served.
+            return self.writing_paused and bool(self._ahead)
         if exchange.ended:
             return True
         if not exchange.reader.complete or exchange.method == "POST":
@@ -154,12 +175,17 @@ class ClientConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Notes that the client reads too slowly."""
         self.writing_paused = True
+        self._await_drain()
 
     def resume_writing(self) -> None:
         """Notes that the client keeps up again."""
         self.writing_paused = False
-        if self._exchange is not None:
-            self._exchange.drained()
+        exchange, transport = self._exchange, self.transport
+        if exchange is not None:
+            self.due_s = NEVER_S if exchange.reader.settled else self._server.now_s + BODY_TIMEOUT_S
+            exchange.drained()
+        elif transport is not None and not self._lingering and not transport.is_closing():
+            self._continue(transport)
 
     # -- the server's watch -----------------------------------------------------------------------------------------------------
 
@@ -168,26 +194,49 @@ class ClientConnection(asyncio.Protocol):
         transport, exchange = self.transport, self._exchange
         if transport is None:
             return
-        if exchange is not None:
-            self.due_s = NEVER_S
-            exchange.arrived(ApiError(408, "body_timeout", f"the request body did not arrive within {BODY_TIMEOUT_S:g} s"))
-        elif self._lingering:
+        if self._lingering:
             transport.abort()
-        elif unsent := transport.get_write_buffer_size():
-            if unsent == self._unsent:
-                transport.abort()
-            self._unsent = unsent
-            self.due_s = self._server.now_s + BODY_TIMEOUT_S
+        elif (exchange is None or self.writing_paused) and (unsent := transport.get_write_buffer_size()):
+            self._check_drain(transport, unsent)
+        elif exchange is not None:
+            self.due_s = NEVER_S
+            if not exchange.reader.settled:
+                exchange.arrived(ApiError(408, "body_timeout", f"the request body did not arrive within {BODY_TIMEOUT_S:g} s"))
+        elif transport.is_closing():
+            transport.abort()
+        elif self._unsent:
+            # The client has taken its last answer by now; the time for its next request begins.
+            self._unsent = 0
+            self.due_s = self._server.now_s + (HEAD_TIMEOUT_S if self._ahead else KEEPALIVE_S)
         elif self._ahead:
             self._refuse(ApiError(408, "head_timeout", f"the request's head did not arrive within {HEAD_TIMEOUT_S:g} s"))
         else:
             transport.close()
 
+    def _await_drain(self) -> None:
+        """Starts the time limit for the client to take what has been written."""
+        transport, now_s = self.transport, self._server.now_s
+        self._unsent = 0 if transport is None else transport.get_write_buffer_size()
+        self._drained_s = now_s
+        self.due_s = now_s + DRAIN_LOOK_S
+
+    def _check_drain(self, transport: asyncio.Transport, unsent: int) -> None:
+        """Aborts the connection if the client has taken too little of its answer for too long."""
+        now_s = self._server.now_s
+        if unsent <= self._unsent - MIN_DRAINED_BYTES:
+            self._unsent, self._drained_s = unsent, now_s
+        elif now_s - self._drained_s >= DRAIN_S:
+            log.info("a client took too little of its answer for %g s, so its connection is aborted", DRAIN_S)
+            transport.abort()
+        else:
+            self._unsent = max(self._unsent, unsent)
+        self.due_s = now_s + DRAIN_LOOK_S
+
     def retire(self) -> None:
         """Closes an idle connection; a busy one ends with its current request."""
         self.ending = True
         if self._exchange is None and self.transport is not None:
-            self.transport.close()
+            self._close(self.transport)
 
     def awaits_body(self) -> None:
         """See `exchange.Carrier`."""
@@ -207,7 +256,7 @@ class ClientConnection(asyncio.Protocol):
             return
         try:
             head = RequestHead(data[: end + 4])
-            reader = BodyReader(head, self._server.max_body_bytes)
+            reader = BodyReader(head, self._server.max_body_bytes, self._server.body_memory)
             self._ahead = b""
             exchange = self._exchange = ClientExchange(head, reader, self, self._server.common_headers)
             self.ending = self.ending or not head.keep_alive or self._server.closing
@@ -219,7 +268,9 @@ class ClientConnection(asyncio.Protocol):
                 reader.feed(rest)
                 self._ahead = reader.rest
         except HttpError as error:
-            self._exchange = None
+            begun, self._exchange = self._exchange, None
+            if begun is not None:
+                begun.release()
             self._refuse(_malformed(error))
             return
         exchange.task = asyncio.get_running_loop().create_task(self._serve(exchange))
@@ -243,7 +294,7 @@ class ClientConnection(asyncio.Protocol):
             exchange.arrived(_malformed(error))
             self._lingering = True
             return
-        if reader.complete or reader.too_large:
+        if reader.settled:
             self.due_s = NEVER_S
             self._ahead = reader.rest
             exchange.arrived()
@@ -257,9 +308,13 @@ class ClientConnection(asyncio.Protocol):
     async def _serve(self, exchange: ClientExchange) -> None:
         try:
             await self._server.handler(exchange, exchange)
+        except asyncio.CancelledError as error:
+            # Nobody awaits this task. If it ended with the exception, it would keep the whole stack and so the request's body.
+            error.__traceback__ = error.__context__ = None
         except Exception:
             log.exception("serving a request failed")
         finally:
+            exchange.release()
             if self._exchange is exchange:
                 self._served(exchange)
 
@@ -271,21 +326,33 @@ class ClientConnection(asyncio.Protocol):
             return
         if not exchange.ended:
             transport.abort()
-            return
+        elif not exchange.reader.complete:
+            self._linger()
+        elif self.ending:
+            self._close(transport)
+        elif self.writing_paused:
+            # The next request begins when the client has taken this answer.
+            self._await_drain()
+        else:
+            self._continue(transport)
+
+    def _continue(self, transport: asyncio.Transport) -> None:
+        """Begins the next request if it has arrived, and waits for it otherwise."""
         if self._reading_paused:
             self._reading_paused = False
             transport.resume_reading()
-        if not exchange.reader.complete:
-            self._linger()
-        elif self.ending:
-            transport.close()
-        else:
-            self._unsent = 0
-            self.due_s = self._server.now_s + KEEPALIVE_S
-            if self._ahead:
-                self._next()
-            elif self._half_closed:
-                transport.close()
+        unsent = self._unsent = transport.get_write_buffer_size()
+        now_s = self._drained_s = self._server.now_s
+        self.due_s = now_s + (DRAIN_S if unsent else KEEPALIVE_S)
+        if self._ahead:
+            self._next()
+        elif self._half_closed:
+            self._close(transport)
+
+    def _close(self, transport: asyncio.Transport) -> None:
+        """Closes the connection as soon as the client has taken its answer."""
+        transport.close()
+        self._await_drain()
 
     def _refuse(self, error: ApiError) -> None:
         """Answers invalid input and ends the connection, because the start of the next request is unknown."""

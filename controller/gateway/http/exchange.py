@@ -92,9 +92,7 @@ class ClientExchange:
     async def body(self) -> bytes:
         """See `transport.HttpRequest.body`."""
         reader = self.reader
-        if reader.complete and not reader.too_large and self._fault is None:
-            return reader.whole()
-        if not reader.too_large and self._fault is None:
+        if not reader.settled and self._fault is None:
             await self._arrival(reader)
         return self._arrived_whole(reader)
 
@@ -105,6 +103,9 @@ class ClientExchange:
         if reader.too_large:
             limit = reader.limit
             raise ApiError(413, "request_too_large", f"the request body is larger than {limit} bytes, the configured limit")
+        if reader.no_room:
+            text = f"the gateway holds {reader.memory.held} bytes of request bodies already, which leaves no room for this one"
+            raise ApiError(503, "too_many_body_bytes", text, retry_after_s=1)
         return reader.whole()
 
     async def _arrival(self, reader: BodyReader) -> None:
@@ -207,9 +208,20 @@ class ClientExchange:
             self._resume()
 
     def left(self) -> None:
-        """Cancels the task, because the client is gone."""
+        """Cancels the task, because the client is gone. The bytes of the body no longer count; the task ends in its next step."""
+        self.reader.release()
         if self.task is not None and not self.task.done():
             self.task.cancel()
+
+    def release(self) -> None:
+        """Drops the body and every reference that would keep this exchange alive in a cycle, once its handler has ended.
+
+        The task keeps its last exception, an exception its stack, and the stack the exchange.
+        """
+        self.task = None
+        self._fault = None
+        self._resume = None
+        self.reader.release()
 
     def _framed(self, data: bytes) -> bytes:
         """`data` as sent over the wire, preceded by the head if that has not been sent yet."""

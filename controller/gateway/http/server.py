@@ -17,9 +17,19 @@ class HttpServer:
     """
 
     def __init__(
-        self, handler: Handler, *, host: str, port: int, max_body_bytes: int, max_connections: int, sockets: Sequence[socket] = ()
+        self,
+        handler: Handler,
+        *,
+        host: str,
+        port: int,
+        max_body_bytes: int,
+        max_body_bytes_total: int,
+        max_connections: int,
+        sockets: Sequence[socket] = (),
     ) -> None:
-        self._state = ServerState(handler, max_body_bytes=max_body_bytes, max_connections=max_connections)
+        self._state = ServerState(
+            handler, max_body_bytes=max_body_bytes, max_body_bytes_total=max_body_bytes_total, max_connections=max_connections
+        )
         self._host = host
         self._port = port
         self._sockets = sockets
@@ -36,6 +46,11 @@ class HttpServer:
     def connections(self) -> int:
         """Number of open connections."""
         return len(self._state.connections)
+
+    @property
+    def body_bytes(self) -> int:
+        """Bytes of request bodies that are held."""
+        return self._state.body_memory.held
 
     async def start(self) -> None:
         """Starts to listen.

@@ -162,7 +162,8 @@ class CompletionHandler:
                     await self._give_up(live, answer, failures, out)
                     return
         except Ending as ending:
-            await self._send_error(live, ending, answer, out)
+            # The future keeps the error, and the error's stack would keep the request.
+            await self._send_error(live, ending.with_traceback(None), answer, out)
         except asyncio.CancelledError:
             if live.aborted is None:
                 self._client_left(live)

@@ -71,7 +71,8 @@ class RequestManager:
         self._agents = agents
         self._pumping = False
         self._ending = False
-        self._deadlines: LazyHeap[ActiveRequest] = LazyHeap()
+        # Ids, not the requests: a heap keeps a value for a while after it is discarded, and a request holds its body.
+        self._deadlines: LazyHeap[str] = LazyHeap()
         self._retried: dict[str, ActiveRequest] = {}
 
     def admit(self, live: ActiveRequest) -> None:
@@ -116,7 +117,7 @@ class RequestManager:
             if self._retried:
                 self._retried.pop(live.request.id, None)
             if live.request.deadline_s != float("inf"):
-                self._deadlines.push(live.request.id, live.request.deadline_s, dispatch.entry.seq, live)
+                self._deadlines.push(live.request.id, live.request.deadline_s, dispatch.entry.seq, live.request.id)
             if place == 0:
                 live.wake(dispatch)
             else:
@@ -160,9 +161,9 @@ class RequestManager:
             due = self._deadlines.peek()
             if due is None or due[0] > now_s:
                 return bool(dropped) or self._scheduler.behind
-            live = due[1]
-            self._deadlines.discard(live.request.id)
-            if live.request.deadline_s > now_s:
+            self._deadlines.discard(due[1])
+            live = self.active.get(due[1])
+            if live is None or live.request.deadline_s > now_s:
                 continue
             took_s = now_s - live.request.arrival_s
             text = f"the deadline passed after {took_s:.1f} s, while the engine was answering"
