@@ -38,6 +38,7 @@ SIMULATION = (
     "hmas/controller/scheduling/policy_base/queue_entry.py",
     "hmas/controller/scheduling/queue/model_queues.py",
     "hmas/controller/scheduling/instances/running.py",
+    "hmas/controller/scheduling/reports.py",
     "hmas/controller/scheduling/scheduler.py",
     "hmas/controller/scheduling/policy_base/service_split.py",
     "hmas/controller/scheduling/instances/instance_group.py",

@@ -1,7 +1,6 @@
 """The scheduler, driven by the gateway and the simulation alike: it decides which request runs next, and where."""
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
 
 from hmas.controller.core.errors import SchedulingError
 from hmas.controller.core.messages import SystemSnapshot
@@ -10,19 +9,18 @@ from hmas.controller.core.types import Estimates, OutcomeKind, Request
 from hmas.controller.scheduling import accounts
 from hmas.controller.scheduling import refusals as endings
 from hmas.controller.scheduling.admission.assumed_targets import attainable
-from hmas.controller.scheduling.admission.quotas import RateState, Tenancy, TenantLimits
+from hmas.controller.scheduling.admission.quotas import Tenancy, TenantLimits
 from hmas.controller.scheduling.dispatch import DispatchPlanner, PlannedDispatch
 from hmas.controller.scheduling.idle_holds import IdleHolds
 from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.kv_fence import upper_tokens
-from hmas.controller.scheduling.instances.room import is_half_empty
 from hmas.controller.scheduling.intake import QueueAdmission
 from hmas.controller.scheduling.policies.registry import check_parameters, own_parameters
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
-from hmas.controller.scheduling.policy_control import PolicyControl
 from hmas.controller.scheduling.queue.model_queue import QueuedRequest
 from hmas.controller.scheduling.queue.wait_queue import WaitQueue
-from hmas.controller.scheduling.results import Counts, Dispatch, Dropped, Ended, Refusal, TenantLoad
+from hmas.controller.scheduling.reports import SchedulerReports
+from hmas.controller.scheduling.results import Counts, Dispatch, Dropped, Ended, Refusal
 from hmas.controller.scheduling.retry import may_resend, may_retry
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 
@@ -32,7 +30,7 @@ DROPPED_AT_ONCE = 32
 """Most requests that one call ends: to notify the client of each costs more than to find it."""
 
 
-class Scheduler(PolicyControl):
+class Scheduler(SchedulerReports):
     """Takes requests in and returns dispatches. Pure: the caller passes the time, which never goes back.
 
     At any time a request is either waiting, running or ended, and it ends exactly once (`check_conservation`). Every call is O(log n) in
@@ -292,46 +290,6 @@ class Scheduler(PolicyControl):
         group = self._wait_queue.group_of(model)
         return len(self._wait_queue), self._dispatched, group.full, group.down
 
-    def in_flight(self, instance: str) -> int:
-        """Requests in flight on an instance.
-
-        Raises:
-            SchedulingError: Unknown instance.
-        """
-        return self._instance(instance).in_flight
-
-    def sequences(self, instance: str) -> int:
-        """Sequences of the requests in flight on an instance, which count against its window.
-
-        Raises:
-            SchedulingError: Unknown instance.
-        """
-        return self._instance(instance).sequences
-
-    def is_half_empty(self, instance: str, now_s: float) -> bool:
-        """Whether an instance is less than half full by its own figures (`room.is_half_empty`). O(in flight).
-
-        Raises:
-            SchedulingError: Unknown instance.
-        """
-        return is_half_empty(self._instance(instance), now_s)
-
-    def heads(self) -> list[QueueEntry]:
-        """The oldest request of each group of requests that the same instances serve. O(groups)."""
-        return [group.first.entry for group in self._wait_queue.groups if group.first is not None]
-
-    def oldest(self, model: str, limit: int) -> list[QueueEntry]:
-        """The oldest waiting requests in the group of `model`, at most `limit`."""
-        return [waiting.entry for waiting in islice(self._wait_queue.group_of(model).members.values(), limit)]
-
-    def queued_ids(self) -> list[str]:
-        """Ids of all waiting requests, oldest first. O(n)."""
-        return [entry.request.id for entry in self._wait_queue.entries()]
-
-    def running_ids(self) -> list[str]:
-        """Ids of all running requests, in the order of dispatch."""
-        return list(self._running)
-
     def counts(self) -> Counts:
         """The parts of the conservation sum."""
         return Counts(
@@ -350,11 +308,6 @@ class Scheduler(PolicyControl):
         """
         accounts.check(self._wait_queue, self.instances.values(), self._running.values(), self.counts())
 
-    def position(self, request_id: str) -> int | None:
-        """How many requests would go before it now, None if it does not wait. O(n); an estimate where lanes or tenants interleave."""
-        waiting = self._wait_queue.get(request_id)
-        return None if waiting is None else waiting.group.rank(waiting)
-
     def retry_after_s(self, model: str, now_s: float) -> float:
         """When the client of a refused request for this model may retry, 1 to 60 s (see `QueueAdmission`)."""
         return self._admission.retry_after_s(model, now_s)
@@ -365,14 +318,6 @@ class Scheduler(PolicyControl):
             model: (group.held, self._admission.retry_after_s(model, now_s))
             for model, group in sorted(self._wait_queue.queues.models().items())
         }
-
-    def tenants(self, now_s: float) -> dict[str, TenantLoad]:
-        """What each tenant has waiting and in flight. O(waiting + running)."""
-        return accounts.by_tenant(self._wait_queue, self._running.values(), now_s)
-
-    def rates(self, tenant: str, now_s: float) -> dict[str, RateState]:
-        """A tenant's current quotas, keyed by `tokens` and `requests`; empty if it has none."""
-        return self.tenancy.rates(tenant, now_s)
 
     def _start(self, found: PlannedDispatch, now_s: float) -> Dispatch:
         self._wait_queue.remove(found.entry.request.id, popped=True)

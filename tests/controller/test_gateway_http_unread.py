@@ -170,7 +170,7 @@ async def test_a_stream_is_held_back_when_its_buffer_is_full():
         async with asyncio.timeout(10):
             while not streamer.waits:  # noqa: ASYNC110 - what is waited for has no event of its own
                 await asyncio.sleep(0.01)
-        (connection,) = http.server._state.connections
+        (connection,) = http.server.open_connections
         assert connection.transport is not None
         assert WRITE_BUFFER_BYTES - len(PIECE) < connection.transport.get_write_buffer_size() < WRITE_BUFFER_BYTES + 2 * len(PIECE)
 

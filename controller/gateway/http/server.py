@@ -48,6 +48,11 @@ class HttpServer:
         return len(self._state.connections)
 
     @property
+    def open_connections(self) -> frozenset[ClientConnection]:
+        """The open connections."""
+        return frozenset(self._state.connections)
+
+    @property
     def body_bytes(self) -> int:
         """Bytes of request bodies that are held."""
         return self._state.body_memory.held

@@ -1,0 +1,67 @@
+"""What a scheduler shows of its requests, for operators and observers."""
+
+from itertools import islice
+
+from hmas.controller.scheduling import accounts
+from hmas.controller.scheduling.admission.quotas import RateState
+from hmas.controller.scheduling.instances.room import is_half_empty
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+from hmas.controller.scheduling.policy_control import PolicyControl
+from hmas.controller.scheduling.results import TenantLoad
+
+
+class SchedulerReports(PolicyControl):
+    """Reads the state of a scheduler and changes nothing."""
+
+    def in_flight(self, instance: str) -> int:
+        """Requests in flight on an instance.
+
+        Raises:
+            SchedulingError: Unknown instance.
+        """
+        return self._instance(instance).in_flight
+
+    def sequences(self, instance: str) -> int:
+        """Sequences of the requests in flight on an instance, which count against its window.
+
+        Raises:
+            SchedulingError: Unknown instance.
+        """
+        return self._instance(instance).sequences
+
+    def is_half_empty(self, instance: str, now_s: float) -> bool:
+        """Whether an instance is less than half full by its own figures (`room.is_half_empty`). O(in flight).
+
+        Raises:
+            SchedulingError: Unknown instance.
+        """
+        return is_half_empty(self._instance(instance), now_s)
+
+    def heads(self) -> list[QueueEntry]:
+        """The oldest request of each group of requests that the same instances serve. O(groups)."""
+        return [group.first.entry for group in self._wait_queue.groups if group.first is not None]
+
+    def oldest(self, model: str, limit: int) -> list[QueueEntry]:
+        """The oldest waiting requests in the group of `model`, at most `limit`."""
+        return [waiting.entry for waiting in islice(self._wait_queue.group_of(model).members.values(), limit)]
+
+    def queued_ids(self) -> list[str]:
+        """Ids of all waiting requests, oldest first. O(n)."""
+        return [entry.request.id for entry in self._wait_queue.entries()]
+
+    def running_ids(self) -> list[str]:
+        """Ids of all running requests, in the order of dispatch."""
+        return list(self._running)
+
+    def position(self, request_id: str) -> int | None:
+        """How many requests would go before it now, None if it does not wait. O(n); an estimate where lanes or tenants interleave."""
+        waiting = self._wait_queue.get(request_id)
+        return None if waiting is None else waiting.group.rank(waiting)
+
+    def tenants(self, now_s: float) -> dict[str, TenantLoad]:
+        """What each tenant has waiting and in flight. O(waiting + running)."""
+        return accounts.by_tenant(self._wait_queue, self._running.values(), now_s)
+
+    def rates(self, tenant: str, now_s: float) -> dict[str, RateState]:
+        """A tenant's current quotas, keyed by `tokens` and `requests`; empty if it has none."""
+        return self.tenancy.rates(tenant, now_s)
