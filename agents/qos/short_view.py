@@ -70,7 +70,6 @@ def build_short_view(
         anomalies=list(anomalies),
         fallbacks=fallbacks,
         span_s=span_s,
-        queue_by_task=snapshot.queued_by_task,
         overdue=max(0, snapshot.overdue),
         running=sum(max(0, view.in_flight) for view in snapshot.instances),
         kv_usage={name: one.kv for name, one in full.items()},

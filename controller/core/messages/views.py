@@ -75,7 +75,6 @@ class ShortView(Message, frozen=True, tag="short_view"):
         anomalies: Lasting contradictions in the telemetry that indicate a stuck or broken control loop (agents/qos/anomalies.py).
         fallbacks: Names of the figures that are based on a fallback because the engine does not report them.
         span_s: Time that the window really covers; rates are per second of it.
-        queue_by_task: Waiting requests by task type.
         overdue: Waiting requests that have missed their TTFT target.
         running: Requests on the instances.
         kv_usage: Per instance, the share of the KV cache in use, or of the fence if the engine does not report it (`kv_usage:` in
@@ -106,7 +105,6 @@ class ShortView(Message, frozen=True, tag="short_view"):
     anomalies: list[str] = field(default_factory=list)
     fallbacks: list[str] = field(default_factory=list)
     span_s: float = 0.0
-    queue_by_task: dict[str, int] = field(default_factory=dict)
     overdue: int = 0
     running: int = 0
     kv_usage: dict[str, float] = field(default_factory=dict)

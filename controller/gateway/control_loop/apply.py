@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from hmas.controller.config.schema import Config
 from hmas.controller.control.agent_scores import BOUNDS
+from hmas.controller.control.apply import apply_directives
 from hmas.controller.control.changes import Change, changes
 from hmas.controller.control.overrides import Override
 from hmas.controller.control.resolve import (
@@ -14,7 +15,6 @@ from hmas.controller.control.resolve import (
     STATERA,
     Configured,
     Directives,
-    InstanceDirective,
     Received,
     heard_of,
     limits_for,
@@ -26,7 +26,7 @@ from hmas.controller.core.messages import ControlAction, LengthBound, MetaDecisi
 from hmas.controller.gateway.instances.monitor import Fleet
 from hmas.controller.observability.observer import Observers
 from hmas.controller.runtime.clock import Clock
-from hmas.controller.scheduling.admission.quotas import NO_LIMITS, TenantLimits
+from hmas.controller.scheduling.admission.quotas import TenantLimits
 from hmas.controller.scheduling.policies.registry import GUARD, make_policy
 from hmas.controller.scheduling.scheduler import Scheduler
 
@@ -77,8 +77,9 @@ class Control:
         # Length bounds may hold requests back, so they are used only once they have proven right.
         self._aside: frozenset[tuple[str, str]] = frozenset({(STATERA, BOUNDS)})
         self.directives = self._resolve()
-        for name in self.directives.instances:
-            self._apply_instance(name, self.directives.instances[name])
+        for name, directive in self.directives.instances.items():
+            scheduler.set_controls(name, directive.controls)
+            fleet.set_controls(name, directive.controls)
 
     def weight_of(self, tenant: str) -> float:
         """The tenant's active weight."""
@@ -211,25 +212,11 @@ class Control:
         before, self.directives = self.directives, after
         now_s = self._clock.now_s()
         found = list(changes(before, after, names))
-        if after.policy.value != before.policy.value or after.parameters != before.parameters:
-            try:
-                self._scheduler.set_policy(after.policy.value, now_s, after.parameters)
-            except SchedulingError:
-                log.exception("a change of policy was given up")
-        for name in names:
-            if after.instances[name] != before.instances.get(name):
-                self._apply_instance(name, after.instances[name])
-        if after.bounds != before.bounds:
-            self._scheduler.set_length_bounds(after.bounds)
-        for tenant in {*before.weights, *after.weights}:
-            if before.weights.get(tenant, 1.0) != after.weights.get(tenant, 1.0):
-                self._scheduler.set_weight(tenant, after.weights.get(tenant, 1.0))
-        for tenant in {*before.limits, *after.limits}:
-            limits = after.limits.get(tenant, NO_LIMITS)
-            if before.limits.get(tenant, NO_LIMITS) != limits:
-                self._scheduler.set_limits(tenant, limits, now_s)
+        try:
+            apply_directives(self._scheduler, before, after, names=names, now_s=now_s, on_controls=self._fleet.set_controls)
+        except SchedulingError:
+            log.exception("a change of policy was given up")
         for name in before.draining ^ after.draining:
-            self._scheduler.set_draining(name, name in after.draining)
             self._fleet.instances[name].draining = name in after.draining
         self._observer.control_changed(before, after, now_s)
         for change in found:
@@ -253,10 +240,6 @@ class Control:
         now_s, stale_after_s = self._clock.now_s(), self._config.agents.stale_after_s
         ends = [message.said_s + stale_after_s for message in (self.meta, *self.statera.values()) if message is not None]
         return min((end for end in ends if end >= now_s), default=float("inf"))
-
-    def _apply_instance(self, name: str, directive: InstanceDirective) -> None:
-        self._scheduler.set_controls(name, directive.controls)
-        self._fleet.set_controls(name, directive.controls)
 
     def _sent_s(self, sent_s: float) -> float:
         now_s = self._clock.now_s()
