@@ -49,10 +49,15 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """The configured values. `n_run` 0 means the instance's ceiling."""
+    """The configured values. `n_run` 0 means the instance's ceiling.
+
+    Attributes:
+        parameters: Those of the policy, as long as meta has set none; empty for its defaults.
+    """
 
     policy: str
     n_run: int
+    parameters: Mapping[str, float] = field(default_factory=dict)
     weights: Mapping[str, float] = field(default_factory=dict)
     limits: Mapping[str, TenantLimits] = field(default_factory=dict)
     tpot_guard: float = 0.0
@@ -247,8 +252,8 @@ def _policy(
         parameters = _parameters(decision, configured, dropped=drops_guard)
         return Setting(decision.policy, "meta", decision.reason, decision.decision_id), parameters
     if meta is not None:
-        return Setting(configured.policy, "fallback", f"no word from meta for more than {stale_after_s:g} s"), {}
-    return Setting(configured.policy, "configured"), {}
+        return Setting(configured.policy, "fallback", f"no word from meta for more than {stale_after_s:g} s"), dict(configured.parameters)
+    return Setting(configured.policy, "configured"), dict(configured.parameters)
 
 
 def _parameters(decision: MetaDecision, configured: Configured, *, dropped: bool) -> dict[str, float]:

@@ -11,10 +11,10 @@ from hmas.controller.bus.base import Bus
 from hmas.controller.core.fairness import Fairness, Service, fairness
 from hmas.controller.core.messages import RequestCost
 from hmas.controller.core.types import OutcomeKind
-from hmas.controller.observability.observer import Completion, Estimates, Observer, Request
+from hmas.controller.observability.observer import Completion, Observer, Request
 from hmas.controller.runtime.clock import Clock
 from hmas.controller.scheduling.refusals import completion_of
-from hmas.controller.scheduling.results import Ended, Refusal
+from hmas.controller.scheduling.results import Ended
 
 RECENT_S = 60.0
 RECENT_KEPT = 5_000
@@ -92,7 +92,7 @@ def goodput(recent: Recent, window_s: float) -> dict[str, Any]:
 def completion_for(
     request: Request, cost: RequestCost | None, ended: Ended, status: int, reason: str, *, now_s: float, cached_tokens: int = 0
 ) -> Completion:
-    """The record of an admitted request that has ended.
+    """The record of a request that has ended or was refused.
 
     Args:
         request: The request.
@@ -113,25 +113,6 @@ def completion_for(
         slo_met=ended.slo_met or _whole_in_time(request, ended),
         status=status,
         reason=reason,
-    )
-
-
-def completion_refused(request: Request, estimates: Estimates, refusal: Refusal, policy: str, now_s: float) -> Completion:
-    """The record of a request that was not admitted to the queue."""
-    return Completion(
-        request_id=request.id,
-        sent_s=now_s,
-        tenant=request.tenant,
-        model=request.model,
-        outcome=refusal.kind,
-        arrival_s=request.arrival_s,
-        policy=policy,
-        prompt_tokens=request.prompt_tokens,
-        total_ms=(now_s - request.arrival_s) * 1000.0,
-        ttft_slo_ms=estimates.slo.ttft_ms,
-        tpot_slo_ms=estimates.slo.tpot_ms,
-        status=refusal.status,
-        reason=refusal.message,
     )
 
 

@@ -31,7 +31,6 @@ def snapshot(
         ended={kind.value: number for kind, number in counts.ended.items()},
         instances=[instance.view(now_s) for instance in instances],
         forced=list(forced),
-        queued_by_task={task: number for task, number in room.tasks.items() if number},
     )
 
 

@@ -3,7 +3,7 @@
 from hmas.controller.core.messages import Completion
 from hmas.controller.core.notices import session_digest
 from hmas.controller.core.objectives import slo_met
-from hmas.controller.core.types import OutcomeKind, Request
+from hmas.controller.core.types import Estimates, OutcomeKind, Request
 from hmas.controller.scheduling.admission.quotas import OverQuota, OverWaiting
 from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.kv_fence import least_sequence_tokens
@@ -30,6 +30,11 @@ def ended_waiting(entry: QueueEntry, kind: OutcomeKind, policy: str, now_s: floa
         predicted=entry.estimates,
         policy=policy,
     )
+
+
+def ended_refused(request: Request, estimates: Estimates, refusal: Refusal, policy: str, now_s: float) -> Ended:
+    """The result of a request that was not admitted to the queue."""
+    return ended_waiting(QueueEntry(request=request, estimates=estimates, seq=-1), refusal.kind, policy, now_s)
 
 
 def ended_running(run: Running, kind: OutcomeKind, now_s: float, output_tokens: int | None) -> Ended:

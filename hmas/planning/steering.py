@@ -17,7 +17,7 @@ from hmas.agents.statera import agent as statera_agent
 from hmas.agents.statera.agent import StateraAgent
 from hmas.controller.config.schema import AgentsConfig, Config, SchedulerConfig
 from hmas.controller.config.section import SloConfig
-from hmas.controller.control.activate import activate, switch_policy
+from hmas.controller.control.apply import apply_directives
 from hmas.controller.control.resolve import Ceiling, Configured, Directives, Received, resolve
 from hmas.controller.core.messages import (
     Completion,
@@ -29,7 +29,7 @@ from hmas.controller.core.messages import (
     OverrideNotice,
     ShortView,
 )
-from hmas.controller.core.types import Estimates, Request
+from hmas.controller.core.types import Controls, Estimates, Request
 from hmas.controller.scheduling.default_estimates import History
 from hmas.controller.scheduling.refusals import completion_of
 from hmas.controller.scheduling.results import Ended
@@ -87,11 +87,11 @@ class AgentSteering:
         self.meta: Meta | None = None
         for agent in ("qos", *case.agents):
             self.start(agent)
-        self._configured = Configured(policy=case.policy, n_run=0)
+        self._configured = Configured(policy=case.policy, n_run=0, parameters=case.parameters)
         self._ceilings = {name: Ceiling(kind.n_run, kind.token_budget) for name, kind in kinds.items()}
         self._heard_meta: Received[MetaDecision] | None = None
         self._heard_statera: dict[str, Received[ControlAction]] = {}
-        self._directives = self._resolve(0.0)
+        self._in_force = self._resolve(0.0)
 
     def controls(self) -> Sequence[Periodic]:
         """Control laws for the simulation; empty if the case has no agents."""
@@ -169,17 +169,18 @@ class AgentSteering:
                 self.actions += 1
             else:
                 self._heard_meta = Received(message.sent_s, message)
-        before, after = self._directives, self._resolve(now_s)
-        self._directives = after
-        policy_before = scheduler.policy
-        if switch_policy(scheduler, before, after, now_s) and len(self.changes) < NOTED:
-            told = PolicyChange(at_s=now_s, before=policy_before, after=after.policy.value, reason=after.policy.reason)
-            self.changes.append(told)
-        for name in activate(scheduler, before, after, after.instances, now_s):
-            controls = after.instances[name].controls
+        before, policy_before = self._in_force, scheduler.policy
+        after = self._in_force = self._resolve(now_s)
+
+        def on_controls(name: str, controls: Controls) -> None:
             if controls.token_budget is not None:
                 engines[name].apply_knobs(Knobs(token_budget=controls.token_budget))
             self.widest[name] = max(self.widest[name], controls.n_run)
+
+        changed = apply_directives(scheduler, before, after, names=after.instances, now_s=now_s, on_controls=on_controls)
+        if changed and len(self.changes) < NOTED:
+            told = PolicyChange(at_s=now_s, before=policy_before, after=after.policy.value, reason=after.policy.reason)
+            self.changes.append(told)
 
     def _resolve(self, now_s: float) -> Directives:
         return resolve(

@@ -46,6 +46,9 @@ async def test_a_full_queue_gets_429(tmp_path: Path):
         answer = await rig.post(chat("one too many"))
         await leave(long, *waiting)
         ended = await outcomes(rig)
+        (refused,) = (one for one in await rig.completions() if one.outcome is OutcomeKind.REJECTED)
+    assert (refused.status, refused.output_tokens, refused.queue_ms, refused.slo_met) == (429, 0, -1.0, False)
+    assert refused.predicted_output_tokens > 0, "its record has what the gateway estimated, as every other"
     assert (answer.status, answer.error["code"], answer.error["type"]) == (429, "queue_full", "rate_limit_error")
     assert 1 <= int(answer.headers["retry-after"]) <= 60
     assert (answer.headers["x-ratelimit-limit-requests"], answer.headers["x-ratelimit-remaining-requests"]) == ("2", "0")

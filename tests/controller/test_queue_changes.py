@@ -99,7 +99,7 @@ def drain(scheduler: Scheduler, waiting: dict[str, QueueEntry], running: list[st
     assert not waiting
     assert scheduler.counts().arrived == sum(scheduler.counts().ended.values())
     snapshot = scheduler.snapshot(now_s, "g")
-    assert (snapshot.queued, snapshot.queued_tokens, snapshot.queued_long, snapshot.overdue, snapshot.queued_by_task) == (0, 0, 0, 0, {})
+    assert (snapshot.queued, snapshot.queued_tokens, snapshot.queued_long, snapshot.overdue) == (0, 0, 0, 0)
 
 
 def dispatched(scheduler: Scheduler, now_s: float, waiting: dict[str, QueueEntry], *, check: bool) -> list[str]:

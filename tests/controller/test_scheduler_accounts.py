@@ -117,14 +117,12 @@ def test_snapshot_tells_queue_and_instances():
     made.dispatch(100.0)
     made.submit(request(2, at_s=100.5, prompt=300), believed(output=100.0), 100.5)
     made.submit(request(3, at_s=101.0), believed(ttft_slo_ms=60_000.0), 101.0)
-    assert made.snapshot(101.0, "gate").queued_by_task == {"unknown": 2}
     made.revise("003", msgspec.structs.replace(believed(ttft_slo_ms=60_000.0), task_type=TaskType.QA), 101.0)
     for number, every_s in ((0, 0.01), (1, 0.05)):
         for i in range(11):
             made.progress(f"{number:03d}", i + 1, 101.5 + i * every_s)
     snapshot = made.snapshot(102.0, "gate", ["policy"])
     assert (snapshot.queued, snapshot.queued_tokens, snapshot.queued_long, snapshot.overdue) == (2, 400, 1, 1)
-    assert snapshot.queued_by_task == {"unknown": 1, "QA": 1}
     assert snapshot.oldest_wait_ms == pytest.approx(1500.0)
     assert (snapshot.arrived_total, snapshot.dispatched_total, snapshot.policy, snapshot.forced) == (4, 2, "two-lane", ["policy"])
     (view,) = snapshot.instances
@@ -136,7 +134,6 @@ def test_snapshot_tells_queue_and_instances():
         made.end(f"{number:03d}", OutcomeKind.CANCELLED, 102.0)
     empty = made.snapshot(102.0, "gate")
     assert (empty.queued, empty.queued_tokens, empty.queued_long, empty.overdue, empty.oldest_wait_ms) == (0, 0, 0, 0, 0.0)
-    assert empty.queued_by_task == {}
     assert (empty.instances[0].in_flight_tokens, empty.instances[0].kv_committed, empty.instances[0].tpot_pressure) == (0, 0.0, 0.0)
 
 

@@ -56,7 +56,6 @@ class SystemSnapshot(Message, frozen=True, tag="system"):
         arrived_total, dispatched_total, ended: Counters since the gateway started; `ended` by outcome.
         forced: Names of the settings that operators force (`policy`; `knobs` and `budget` of all instances, `knobs:INSTANCE` of one), so
             that agents do not try to change them.
-        queued_by_task: Waiting requests by task type, as far as known; types without a waiting request are left out.
         cost_threshold: Cost in tokens above which requests are currently put behind others (policy `robust-edf`); 0 if none are.
     """
 
@@ -73,5 +72,4 @@ class SystemSnapshot(Message, frozen=True, tag="system"):
     ended: dict[str, int]
     instances: list[InstanceView]
     forced: list[str] = field(default_factory=list)
-    queued_by_task: dict[str, int] = field(default_factory=dict)
     cost_threshold: float = 0.0

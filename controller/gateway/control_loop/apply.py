@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hmas.controller.config.schema import Config
-from hmas.controller.control.activate import activate, switch_policy
 from hmas.controller.control.agent_scores import BOUNDS
+from hmas.controller.control.apply import apply_directives
 from hmas.controller.control.changes import Change, changes
 from hmas.controller.control.overrides import Override
 from hmas.controller.control.resolve import (
@@ -213,11 +213,9 @@ class Control:
         now_s = self._clock.now_s()
         found = list(changes(before, after, names))
         try:
-            switch_policy(self._scheduler, before, after, now_s)
+            apply_directives(self._scheduler, before, after, names=names, now_s=now_s, on_controls=self._fleet.set_controls)
         except SchedulingError:
             log.exception("a change of policy was given up")
-        for name in activate(self._scheduler, before, after, names, now_s):
-            self._fleet.set_controls(name, after.instances[name].controls)
         for name in before.draining ^ after.draining:
             self._fleet.instances[name].draining = name in after.draining
         self._observer.control_changed(before, after, now_s)

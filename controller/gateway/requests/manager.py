@@ -19,11 +19,12 @@ from hmas.controller.gateway.instances.monitor import Fleet
 from hmas.controller.gateway.instances.stall import patience_s
 from hmas.controller.gateway.requests.active_request import ActiveRequest, Ending
 from hmas.controller.gateway.requests.response_headers import ratelimit_headers, response_headers
-from hmas.controller.observability.completions import completion_for, completion_refused
+from hmas.controller.observability.completions import completion_for
 from hmas.controller.observability.observer import Completion, Observers
 from hmas.controller.runtime.clock import Clock
 from hmas.controller.scheduling.default_estimates import History
 from hmas.controller.scheduling.policy_base.heap import LazyHeap
+from hmas.controller.scheduling.refusals import ended_refused
 from hmas.controller.scheduling.scheduler import Dropped, Refusal, Scheduler
 from hmas.engines.errors import EngineSilent
 
@@ -87,7 +88,8 @@ class RequestManager:
         entry = self._scheduler.submit(request, estimates, now_s, self._weight_of(request.tenant))
         self._observer.received(request, live.client_request_id, live.declared, live.trace_headers, estimates)
         if isinstance(entry, Refusal):
-            self._record(completion_refused(request, estimates, entry, self._scheduler.policy, now_s))
+            ended = ended_refused(request, estimates, entry, self._scheduler.policy, now_s)
+            self._record(completion_for(request, None, ended, entry.status, entry.message, now_s=now_s))
             headers = ratelimit_headers(self._scheduler.rates(request.tenant, now_s))
             raise ApiError(entry.status, entry.code, entry.message, retry_after_s=entry.retry_after_s or None, headers=headers)
         self._observer.queued(entry)

@@ -29,7 +29,6 @@ class WaitQueue:
         queues: The structures that hold all requests but those past their deadline.
         backlog: The rank of each request, and how much work they are.
         tokens: Prompt tokens of all waiting requests. `overdue`, `long`: how many are overdue, and on the slow side of the split.
-        tasks: How many requests wait of each task type seen so far.
         weights: Tenants' weights; `reweigh` applies them to waiting entries.
         behind: Whether the last sweep moved as many requests as it may, so that overdue or expired ones may be left in their place.
     """
@@ -60,7 +59,6 @@ class WaitQueue:
         self.tokens = 0
         self.overdue = 0
         self.long = 0
-        self.tasks: dict[str, int] = {}
         self.behind = False
         self._tenancy = tenancy
         self.queues = ModelQueues(instances, policy=policy, parameters=parameters, tenancy=tenancy)
@@ -102,7 +100,6 @@ class WaitQueue:
         if returned:
             entry.weight = self.weights.get(entry.request.tenant, entry.weight)
         self.tokens += entry.request.prompt_tokens
-        self._count_task(entry.estimates, 1)
         self.backlog.put(entry, group.work, overdue=False)
         group.members[request_id] = waiting
         if returned:
@@ -119,8 +116,6 @@ class WaitQueue:
         if waiting is None:
             return False
         entry = waiting.entry
-        self._count_task(entry.estimates, -1)
-        self._count_task(estimates, 1)
         entry.estimates = estimates
         self._count_long(waiting)
         if waiting.place == "expired":
@@ -156,7 +151,6 @@ class WaitQueue:
         self._deadlines.discard(request_id)
         self._tenancy.left(waiting.entry.request)
         self.tokens -= waiting.entry.request.prompt_tokens
-        self._count_task(waiting.entry.estimates, -1)
         self.overdue -= waiting.overdue
         self.long -= waiting.long
         return waiting.entry
@@ -293,7 +287,3 @@ class WaitQueue:
         is_long = self._split.is_long(waiting.entry.estimates.total_ms)
         self.long += is_long - waiting.long
         waiting.long = is_long
-
-    def _count_task(self, estimates: Estimates, number: int) -> None:
-        task = estimates.task_type.value
-        self.tasks[task] = self.tasks.get(task, 0) + number

@@ -1,0 +1,61 @@
+"""Applies the active settings to a scheduler: the same lines for the gateway and for a simulation. Pure."""
+
+from collections.abc import Callable, Collection
+
+from hmas.controller.control.resolve import Directives
+from hmas.controller.core.errors import SchedulingError
+from hmas.controller.core.types import Controls
+from hmas.controller.scheduling.admission.quotas import NO_LIMITS
+from hmas.controller.scheduling.scheduler import Scheduler
+
+
+def apply_directives(
+    scheduler: Scheduler,
+    before: Directives,
+    after: Directives,
+    *,
+    names: Collection[str],
+    now_s: float,
+    on_controls: Callable[[str, Controls], None],
+) -> bool:
+    """Applies what differs between two sets of settings.
+
+    Args:
+        scheduler: Has the settings of `before`.
+        before: The settings that were active.
+        after: The settings that are active now.
+        names: The only instances that may differ.
+        now_s: The time.
+        on_controls: Called with each instance whose controls differ, once the scheduler has them, for the engine's own knobs.
+
+    Returns:
+        Whether the policy or its parameters changed.
+
+    Raises:
+        SchedulingError: The change of policy was given up and the old policy stays; all else is applied.
+    """
+    changed, given_up = False, None
+    if after.policy.value != before.policy.value or after.parameters != before.parameters:
+        try:
+            changed = scheduler.set_policy(after.policy.value, now_s, after.parameters)
+        except SchedulingError as error:
+            given_up = error
+    for name in names:
+        controls, old = after.instances[name].controls, before.instances.get(name)
+        if old is None or controls != old.controls:
+            scheduler.set_controls(name, controls)
+            on_controls(name, controls)
+    if after.bounds != before.bounds:
+        scheduler.set_length_bounds(after.bounds)
+    for tenant in {*before.weights, *after.weights}:
+        if before.weights.get(tenant, 1.0) != after.weights.get(tenant, 1.0):
+            scheduler.set_weight(tenant, after.weights.get(tenant, 1.0))
+    for tenant in {*before.limits, *after.limits}:
+        limits = after.limits.get(tenant, NO_LIMITS)
+        if before.limits.get(tenant, NO_LIMITS) != limits:
+            scheduler.set_limits(tenant, limits, now_s)
+    for name in before.draining ^ after.draining:
+        scheduler.set_draining(name, name in after.draining)
+    if given_up is not None:
+        raise given_up
+    return changed
