@@ -75,10 +75,10 @@ def engine_table(document: list[dict[str, Any]]) -> str:
 
 
 def _state(item: dict[str, Any]) -> str:
-    if item["circuit"] != "closed":
-        return f"circuit {item['circuit']}"
     if not item["healthy"]:
         return f"down for {duration_words(item['down_for_s'])}"
+    if item["circuit"] != "closed":
+        return "up, one request tries it" if item["circuit"] == "half-open" else f"circuit {item['circuit']}"
     return "draining" if item["draining"] else "up"
 
 

@@ -147,6 +147,10 @@ class QueuePolicy(ABC):
     def on_limits(self, entry: QueueEntry, now_s: float) -> None:  # noqa: B027  most policies need nothing here
         """Notes that the limits of a waiting entry's tenant have changed."""
 
+    def cost(self, entry: QueueEntry) -> float:  # noqa: ARG002  the contract's argument
+        """What `cost_threshold` is compared with, in tokens; 0 without a threshold. It depends on the entry and the parameters alone."""
+        return 0.0
+
     @property
     def cost_threshold(self) -> float:
         """The highest cost in tokens that is served in turn, infinite if all are. Operators see it; the twin's replays begin with it."""
