@@ -13,7 +13,7 @@ from hmas.controller.observability.request_trace import DispatchAttempt, QueueSa
 from hmas.controller.scheduling.dispatch import FENCE
 from hmas.controller.scheduling.dispatch import GUARD as TPOT_GUARD
 from hmas.controller.scheduling.policies.registry import GUARD, POLICIES, make_policy
-from hmas.controller.scheduling.policy_base.declaration import OUTPUT_LENGTH
+from hmas.controller.scheduling.policy_base.declaration import OUTPUT_LENGTH, SERVICE_TIME
 
 SAMPLES_SHOWN = 20
 FULL, DOWN = "all instances at their limit", "no healthy instance"
@@ -117,7 +117,7 @@ def held_by_forecasts(trace: RequestTrace, waited_for: Mapping[str, int], until_
     """
     figures = {reason: FORECASTS[reason] for reason in waited_for if reason in FORECASTS}
     policy = POLICIES.get(trace.attempts[-1].queue.policy if trace.attempts else trace.arrival.policy)
-    if policy is not None and OUTPUT_LENGTH in policy.signals and _after_ms(trace, until_s) >= WAITED_MS:
+    if policy is not None and {OUTPUT_LENGTH, SERVICE_TIME} & {*policy.signals} and _after_ms(trace, until_s) >= WAITED_MS:
         figures[ORDER] = "output_tokens"
     found = []
     for reason, figure in figures.items():

@@ -28,7 +28,7 @@ def decisions(ctx: click.Context, /, client: AdminClient, *, limit: int, changes
     if ctx.invoked_subcommand is not None:
         _refuse_options_before(ctx)
         return
-    show(client.decisions(limit, changes=changes), lambda found: _list(found, changes=changes), as_json=as_json)
+    show(client.decisions(limit, changes=changes), lambda found: listing(found, changes=changes), as_json=as_json)
 
 
 @decisions.command(epilog=example("hmas decisions explain meta-19c1f2-41"))
@@ -40,7 +40,7 @@ def explain(client: AdminClient, *, decision_id: str, as_json: bool) -> None:
     show(client.decision(decision_id), page, as_json=as_json)
 
 
-def _list(found: list[dict[str, Any]], *, changes: bool) -> str:
+def listing(found: list[dict[str, Any]], *, changes: bool) -> str:
     if not found:
         return f"meta has not {'changed' if changes else 'decided'} anything yet"
     return table(("when", "id", "in force", "set by", "expected", "good", "regret", "reason"), [_row(one) for one in found])
