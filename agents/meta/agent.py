@@ -18,6 +18,7 @@ from hmas.controller.core.messages import (
     DECISIONS,
     FEATURES,
     TELEMETRY,
+    VIEW_FRESH_S,
     VIEWS,
     Completion,
     LongView,
@@ -42,7 +43,7 @@ class MetaAgent:
     name = "meta"
     streams: tuple[str, ...] = (VIEWS,)
     tick_s = 0.0
-    max_age_s: Mapping[type[Message], float] = MappingProxyType({ShortView: 3.0, LongView: 15.0, SystemSnapshot: 10.0})
+    max_age_s: Mapping[type[Message], float] = MappingProxyType({ShortView: VIEW_FRESH_S, LongView: 15.0, SystemSnapshot: 10.0})
 
     def __init__(self, meta: Meta) -> None:
         self.meta = meta

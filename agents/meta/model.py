@@ -79,7 +79,7 @@ class MetaModel:
         self._short: deque[ShortView] = deque(maxlen=SHORT_MAX)
         self._situation: Situation | None = None
         self._sequence = 0
-        self._said = DecisionText("")
+        self._said = DecisionText("start: nothing is measured yet")
         self._own_id = ""
 
     @property
@@ -297,7 +297,9 @@ class MetaModel:
         return self._keep(word, wanted, f"nobody can judge it, and {self._selector.name} is not followed unjudged", now_s)
 
     def _keep(self, word: DecisionText, wanted: Candidate, why: str, now_s: float) -> Decisions:
-        reason = f"keep {self.current.label}: {wanted.label} is proposed ({word.reason}), but {why}"
+        reason = (
+            f"keep {self.current.label}: {wanted.label if wanted != self.current else 'another'} is proposed ({word.reason}), but {why}"
+        )
         return self._say(now_s, self.policy, DecisionText(reason, word.source, word.evidence, word.confidence, word.candidates))
 
     def _switch(self, wanted: Candidate, view: LongView, word: DecisionText, now_s: float) -> Decisions:
@@ -360,7 +362,7 @@ class MetaModel:
         if 0 <= now_s - self._sent_s < self._limits.keep_alive_s:
             return []
         said = self._said
-        word = DecisionText(reason or said.reason or f"keep: {self.policy}", said.source, said.evidence, said.confidence)
+        word = DecisionText(reason or said.reason, said.source, said.evidence, said.confidence)
         decision = self._decision(now_s, self.policy, word, repeats=self._own_id)
         # After a start the first decision may be a keep-alive; later ones then repeat this one.
         self._own_id = self._own_id or decision.decision_id

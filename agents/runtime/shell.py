@@ -34,6 +34,10 @@ BATCH = 100
 """Most messages in one batch."""
 BLOCK_MS = 500
 """How long one read waits; it bounds the time between two watchdog beats to the service manager."""
+BEAT_S = 1.0
+"""Shortest time between two watchdog beats."""
+WORK_S = 60.0
+"""How long one batch may be worked on in the lane while the shell keeps reporting that it is alive."""
 SIDE_NICE = 5
 """Niceness of an agent's side work (see `WorksBeside`), added to the process's niceness."""
 STOP_WAIT_S = 5.0
@@ -220,7 +224,7 @@ class AgentShell:
     def _tell_alive(self) -> None:
         """Reports readiness after the first finished cycle, then sends at most one watchdog beat per second."""
         now_s = self.clock.now_s()
-        if self.notify is None or now_s - self._told_s < 1.0:
+        if self.notify is None or now_s - self._told_s < BEAT_S:
             return
         if self._told_s < 0:
             self.notify.ready()
@@ -264,11 +268,24 @@ class AgentShell:
 
     async def _ask(self, messages: Sequence[Message], now_s: float) -> list[Message]:
         said = self.agent.handle(messages, now_s)
-        return await self._done(said, self._lane) if isinstance(said, Deferred) else said
+        if not isinstance(said, Deferred):
+            return said
+        beating = asyncio.create_task(self._beat())
+        try:
+            return await self._done(said, self._lane)
+        finally:
+            beating.cancel()
 
     async def _done(self, work: Deferred[Any], lane: Lane) -> list[Message]:
         result = await lane.run(work.compute)
         return work.finish(result, self.clock.now_s())
+
+    async def _beat(self) -> None:
+        """Reports for a bounded time that the process is alive while a slow model works, so that a long batch is not taken for a hang."""
+        for _ in range(int(WORK_S / BEAT_S)):
+            await asyncio.sleep(BEAT_S)
+            if self._told_s >= 0:
+                self._tell_alive()
 
     async def _handle_singly(self, deliveries: list[Delivery], now_s: float) -> list[Message]:
         answers: list[Message] = []

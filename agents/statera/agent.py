@@ -10,7 +10,7 @@ from hmas.agents.statera.tuning import gains_of
 from hmas.controller.bus.base import Bus
 from hmas.controller.config.plugins import BUDGET_LAW_GROUP, ExtensionPoint
 from hmas.controller.config.schema import Config
-from hmas.controller.core.messages import ACTIONS, TELEMETRY, VIEWS, Completion, ControlAction, Message, ShortView
+from hmas.controller.core.messages import ACTIONS, TELEMETRY, VIEW_FRESH_S, VIEWS, Completion, ControlAction, Message, ShortView
 
 REPLAY_ACTIONS = 5_000
 REPLAY_TELEMETRY = 5_000
@@ -25,7 +25,7 @@ class StateraAgent:
     name = "statera"
     streams: tuple[str, ...] = (VIEWS,)
     tick_s = 0.0
-    max_age_s: Mapping[type[Message], float] = MappingProxyType({ShortView: 3.0})
+    max_age_s: Mapping[type[Message], float] = MappingProxyType({ShortView: VIEW_FRESH_S})
 
     def __init__(self, model: StateraModel) -> None:
         self.model = model

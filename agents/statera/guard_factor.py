@@ -68,10 +68,10 @@ class GuardFactorController:
 
     @property
     def account(self) -> str:
-        """Describes the factor for a decision's reason; empty if it is 1."""
+        """Describes why the factor has its value, for a decision's reason."""
         if self.factor == 1.0:
-            return ""
-        return f"TPOT guard factor {self.factor:.2f}: {self._missed} of {self.samples} requests that met TTFT missed TPOT"
+            return "as strict as configured"
+        return f"{self._missed} of {self.samples} requests that met TTFT missed TPOT, {ALLOWED:.0%} are allowed"
 
     def update(self, now_s: float, *, heeded: bool = True, ttft_missed: float = 0.0) -> None:
         """Runs one step over the time since the last, at most a second.

@@ -42,9 +42,13 @@ VIOLATION_FREE = 0.1
 """Share of TPOT misses to which the loop does not react."""
 
 
+Reasons = tuple[str, str, str]
+"""Why window, token budget and guard factor have their values."""
+
+
 @dataclass(slots=True)
 class InstanceController:
-    """The control state of one instance: its model, its loops, and the last action."""
+    """The control state of one instance: its model, its loops, and the last action with the reason of the last change of each value."""
 
     loop: WindowLoop
     budget: BudgetLaw = field(default_factory=BandBudget)
@@ -57,6 +61,7 @@ class InstanceController:
     sent_s: float = float("-inf")
     missed_s: float = math.inf
     sent: tuple[int, int, float] = (0, 0, 1.0)
+    why: Reasons = ("", "", "")
     started: bool = False
     tuned: bool = False
 
@@ -143,7 +148,7 @@ class StateraModel:
                 # No request can go there and its figures mean nothing: the window stays until it is back.
                 station.loop.pause()
                 station.headroom.forget()
-                action = self._action(station, instance, view, now_s, "instance is down or draining: window kept", changes=False)
+                action = self._action(station, instance, view, now_s, ("the instance is down or draining: window kept",) * 3, changes=False)
             if action is not None:
                 actions.append(action)
         return actions
@@ -186,7 +191,8 @@ class StateraModel:
         ceiling = max(1, instance.capacity_n_run)
         if not station.started:
             station.started = True
-            return self._action(station, instance, view, now_s, f"start at {station.loop.n_run(ceiling)} of {ceiling}")
+            start = f"start: nothing is measured yet; the engine takes {ceiling} at most"
+            return self._action(station, instance, view, now_s, (start, "the engine's own", station.guard_factors.account))
         is_due = now_s - station.updated_s >= self._period_s * 0.95
         if is_due:
             low = min(self._n_run_min, ceiling)
@@ -202,7 +208,7 @@ class StateraModel:
         if not is_due:
             # With a long period, keep-alives are sent in between.
             since_s = now_s - station.sent_s
-            return self._action(station, instance, view, now_s, "as before", changes=False) if since_s >= self._keep_alive_s else None
+            return self._action(station, instance, view, now_s, station.why, changes=False) if since_s >= self._keep_alive_s else None
         elapsed_s = now_s - station.updated_s
         station.updated_s = now_s
         elapsed_s = elapsed_s if math.isfinite(elapsed_s) else self._period_s
@@ -217,10 +223,12 @@ class StateraModel:
             missed=self._misses(station, instance, view, now_s),
         )
         station.loop.update(load, target, elapsed_s)
+        pressure = max(0.0, instance.tpot_pressure)
         if instance.max_token_budget > 0:
-            error = band.error(max(0.0, instance.tpot_pressure))
-            station.budget.update(_seen(instance, error, station.loop.n_run(ceiling)))
-        return self._action(station, instance, view, now_s, _reason(station, target, band))
+            station.budget.update(_seen(instance, band.error(pressure), station.loop.n_run(ceiling)))
+        window = _window_reason(station, target, band, ceiling, kept=not load.missed)
+        reasons = (window, _budget_reason(station, instance, band, pressure), station.guard_factors.account)
+        return self._action(station, instance, view, now_s, reasons)
 
     def _misses(self, station: InstanceController, instance: InstanceView, view: ShortView, now_s: float) -> bool:
         """Whether targets are measurably missed at the present window; only then may the window shrink.
@@ -275,12 +283,15 @@ class StateraModel:
         station.budget.budget = instance.token_budget
         station.started = True
         station.updated_s = now_s
-        return self._action(station, instance, view, now_s, "an operator holds the knobs: followed", changes=False)
+        return self._action(station, instance, view, now_s, ("an operator holds the knobs: followed",) * 3, changes=False)
 
     def _action(
-        self, station: InstanceController, instance: InstanceView, view: ShortView, now_s: float, reason: str, *, changes: bool = True
+        self, station: InstanceController, instance: InstanceView, view: ShortView, now_s: float, reasons: Reasons, *, changes: bool = True
     ) -> ControlAction | None:
-        """Returns the action if it is new, was not applied by the gateway, or is due as a keep-alive."""
+        """Returns the action if it is new, was not applied by the gateway, or is due as a keep-alive.
+
+        A value that stays keeps the reason of its last change.
+        """
         n_run = station.loop.n_run(max(1, instance.capacity_n_run))
         controls = (n_run, station.budget.budget if instance.max_token_budget > 0 else 0, station.guard_factors.factor)
         since_s = now_s - station.sent_s
@@ -288,6 +299,10 @@ class StateraModel:
         is_lost = changes and instance.n_run != n_run and since_s >= 2 * self._period_s
         if not (is_new or is_lost or since_s >= self._keep_alive_s or since_s < 0):
             return None
+        if changes:
+            values = zip(reasons, station.why, controls, station.sent, strict=True)
+            window, budget, guard = (then if then and value == was else now for now, then, value, was in values)
+            reasons = station.why = (window, budget, guard)
         station.sent, station.sent_s = controls, now_s
         u = view.utilization.get(instance.name, 0.0)
         return ControlAction(
@@ -299,7 +314,9 @@ class StateraModel:
             length_bounds=self._lengths.bounds(),
             utilization=u,
             error=self._band.error(u),
-            reason=reason,
+            reason=reasons[0],
+            budget_reason=reasons[1],
+            guard_reason=reasons[2],
         )
 
 
@@ -327,13 +344,25 @@ def _seen(instance: InstanceView, error: float, n_run: int) -> BudgetInputs:
     )
 
 
-def _reason(station: InstanceController, target: Target | None, band: Band) -> str:
-    return "; ".join(filter(None, (_window_reason(station, target, band), station.guard_factors.account)))
-
-
-def _window_reason(station: InstanceController, target: Target | None, band: Band) -> str:
-    average = f"mean log error {station.loop.mean_error:+.2f} of band {band.low:.2f} to {band.high:.2f}"
+def _window_reason(station: InstanceController, target: Target | None, band: Band, ceiling: int, *, kept: bool) -> str:
+    """Describes what the window follows, and why it is not there. `kept`: whether it may not shrink because targets are met."""
+    loop, error = station.loop, station.loop.mean_error
+    side = "below" if error < 0 else "above" if error > 0 else "within"
+    average = f"TPOT and KV use are {side} the wanted {band.low:.2f} to {band.high:.2f} of their limits"
     if target is None:
-        return f"band alone: {average}"
-    expected = f"{target.n_run} complete {target.rps:.2f} req/s when full, {target.share:.0%} of them within their TPOT target"
-    return f"model: {expected}; trim x{math.exp(station.loop.trim):.2f}; {average}"
+        return f"too few requests ended for a model; {average}"
+    aim = max(1, min(ceiling, round(target.n_run * math.exp(loop.trim))))
+    best = f"at {target.n_run} the model expects the most good requests: {target.rps:.1f}/s when full, {target.share:.0%} within TPOT"
+    corrected = f"; corrected to {aim} by the TPOT that was measured since, which is now {side} its band" if aim != target.n_run else ""
+    held = "; it stays wider while targets are met" if kept and loop.n_run(ceiling) > aim else ""
+    return f"{best}{corrected}{held}"
+
+
+def _budget_reason(station: InstanceController, instance: InstanceView, band: Band, pressure: float) -> str:
+    if station.budget.budget >= instance.max_token_budget:
+        return "the engine's own"
+    if not isinstance(station.budget, BandBudget):
+        return "by agents.statera_budget_law"
+    if pressure > band.high:
+        return f"TPOT is at {pressure:.2f} of its target, above the band's {band.high:.2f}: fewer prompt tokens a step"
+    return "on its way back to the engine's own"

@@ -131,6 +131,10 @@ class AdminClient:
         """Lets an engine receive requests again; `released` says whether it had been drained through this API."""
         return self._call("POST", f"/admin/engines/{quote(name, safe='')}/undrain")
 
+    def views(self) -> dict[str, Any]:
+        """The newest short and long view of qos."""
+        return self._call("GET", "/admin/views")
+
     def events(self, limit: int = 100) -> list[dict[str, Any]]:
         """The newest events, oldest first."""
         events: list[dict[str, Any]] = self._call("GET", "/admin/events?" + urlencode({"limit": limit}))["events"]

@@ -52,6 +52,10 @@ class Operations(Protocol):
         """Active overrides, refused files, and settings on which overrides disagree."""
         ...
 
+    async def views(self) -> dict[str, Any]:
+        """The newest views of qos, `short` and `long`, each with its `age_s` but without single requests; None if there is none."""
+        ...
+
     def instance_names(self) -> list[str]:
         """Names of all configured instances."""
         ...

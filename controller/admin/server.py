@@ -117,6 +117,7 @@ class AdminServer:
             web.get("/admin/engines", self._engines),
             web.post("/admin/engines/{name}/drain", self._drain),
             web.post("/admin/engines/{name}/undrain", self._undrain),
+            web.get("/admin/views", self._views),
             web.get("/admin/events", self._events),
             web.get("/admin/decisions", self._decisions),
             web.get("/admin/decisions/{id}", self._decision),
@@ -244,6 +245,9 @@ class AdminServer:
         name = self._engine_name(request)
         released = await self._operations.remove_override(cli_id("drain", name))
         return _json({"released": released, "engines": self._operations.engines()})
+
+    async def _views(self, _: web.Request) -> web.Response:
+        return _json(await self._operations.views())
 
     async def _events(self, request: web.Request) -> web.Response:
         return _json({"events": self._operations.events(_limit(request))})

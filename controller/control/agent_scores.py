@@ -31,9 +31,9 @@ SHAPES_MOST = 64
 
 LENGTHS, COSTS, BOUNDS, WINDOWS = "lengths", "costs", "length bounds", "windows"
 UNITS = {
-    LENGTHS: "mean pinball loss of the log length",
-    COSTS: "mean absolute error of the log time",
-    BOUNDS: "mean pinball loss of the log upper length",
+    LENGTHS: "mean error (pinball) of the log length",
+    COSTS: "mean error of the log time",
+    BOUNDS: "mean error (pinball) of the log upper length",
     WINDOWS: "share of dispatches held back beside room",
 }
 """The kinds of answers that are scored, and the meaning of their loss."""
@@ -137,9 +137,10 @@ class Standing(NamedTuple):
 
     @property
     def words(self) -> str:
-        """A description of the score."""
+        """A description of the score: the mean loss of the agent's answers next to that of the default, lower is better."""
         contest = self.contest
-        return f"{UNITS[self.answers]} {contest.agent_loss:.3f}, {contest.default_loss:.3f} without it, over {contest.scored} requests"
+        losses = f"{contest.agent_loss:.3f} against {contest.default_loss:.3f} without it"
+        return f"{losses}, {UNITS[self.answers]} of the newest {contest.scored} requests (lower is better)"
 
 
 class AgentScores:

@@ -3,8 +3,15 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hmas.controller.control.resolve import KNOBS, Directives, Setting, Source
+from hmas.controller.control.resolve import KNOBS, Directives, InstanceDirective, Setting, Source
 from hmas.controller.scheduling.admission.quotas import NO_LIMITS, TenantLimits
+
+_BOUNDS: dict[Source, str] = {
+    "statera": "they have proven right",
+    "configured": "statera's are not used; the upper length of each estimate counts",
+    "fallback": "statera is silent; the upper length of each estimate counts",
+}
+"""Why length bounds of this source apply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,21 +30,19 @@ class Change:
 def changes(before: Directives, after: Directives, names: Iterable[str] | None = None) -> Iterable[Change]:
     """The differences, each with its source and reason. Length bounds change all the time and are listed only if their source changes.
 
+    A change of the source alone, at the same value, has a kind of its own: `policy.source`, `knobs.source`.
+
     `names`: the only instances that may differ, None for any.
     """
-    if _policy_key(before) != _policy_key(after):
-        policy = after.policy
+    policy = after.policy
+    if (before.policy.value, before.parameters) != (policy.value, after.parameters):
         yield Change("policy", "policy", _policy_text(before), _policy_text(after), policy.source, policy.reason, policy.decision_id)
+    elif before.policy.source != policy.source:
+        yield Change("policy.source", policy.value, before.policy.source, policy.source, policy.source, policy.reason, policy.decision_id)
     for name in after.instances if names is None else names:
-        new = after.instances[name]
-        old = before.instances.get(name)
-        for knob in KNOBS:
-            now: Setting = getattr(new, knob)
-            then: Setting | None = getattr(old, knob) if old else None
-            if then is None or (then.value, then.source) != (now.value, now.source):
-                yield Change(f"knobs.{knob}", name, _setting_text(then), _setting_text(now), now.source, now.reason, now.decision_id)
+        yield from _knob_changes(name, before.instances.get(name), after.instances[name])
     if before.bounds_source != after.bounds_source:
-        yield Change("length_bounds", "fence", before.bounds_source, after.bounds_source, after.bounds_source, "")
+        yield Change("length_bounds", "fence", before.bounds_source, after.bounds_source, after.bounds_source, _BOUNDS[after.bounds_source])
     held = after.held_because or before.held_because
     source: Source = "operator" if held else "configured"
     because = after.held_because or ("released" if held else "the configuration was read again")
@@ -59,8 +64,18 @@ def _limit_text(limit: float) -> str:
     return str(limit) if isinstance(limit, int) else f"{limit:g}"
 
 
-def _policy_key(directives: Directives) -> tuple[str, str, dict[str, float]]:
-    return directives.policy.value, directives.policy.source, dict(directives.parameters)
+def _knob_changes(name: str, old: InstanceDirective | None, new: InstanceDirective) -> Iterable[Change]:
+    """The changes of one instance's knobs. Where only the source differs there is one for all knobs, because no value has changed."""
+    sources: dict[tuple[Source, Source], Setting] = {}
+    for knob in KNOBS:
+        now: Setting = getattr(new, knob)
+        then: Setting | None = getattr(old, knob) if old else None
+        if then is None or then.value != now.value:
+            yield Change(f"knobs.{knob}", name, _setting_text(then), _setting_text(now), now.source, now.reason, now.decision_id)
+        elif then.source != now.source:
+            sources.setdefault((then.source, now.source), now)
+    for (was, source), now in sources.items():
+        yield Change("knobs.source", name, was, source, source, now.reason, now.decision_id)
 
 
 def _policy_text(directives: Directives) -> str:

@@ -214,11 +214,12 @@ def heard_of(
 def _bounds(
     statera: Mapping[str, Received[ControlAction]], now_s: float, stale_after_s: float, aside: Collection[tuple[str, str]]
 ) -> tuple[tuple[LengthBound, ...], Source]:
-    """The length bounds that apply, and their source."""
+    """The length bounds that apply, and their source: `fallback` only if statera is silent, not if it has no bounds that are used yet."""
     bounds = () if (STATERA, BOUNDS) in aside else newest_bounds(statera, now_s, stale_after_s)
-    if not bounds:
-        return (), "fallback" if statera else "configured"
-    return bounds, "statera"
+    if bounds:
+        return bounds, "statera"
+    silent = bool(statera) and not any(heard.fresh(now_s, stale_after_s) for heard in statera.values())
+    return (), "fallback" if silent else "configured"
 
 
 def newest_bounds(statera: Mapping[str, Received[ControlAction]], now_s: float, stale_after_s: float) -> tuple[LengthBound, ...]:
@@ -276,6 +277,8 @@ class _Base:
     source: Source
     reason: str = ""
     guard: float = 1.0
+    budget_reason: str = ""
+    guard_reason: str = ""
 
 
 def _base_controls(
@@ -283,16 +286,19 @@ def _base_controls(
 ) -> _Base:
     n_run = configured.n_run or ceiling.n_run
     if aside:
-        return _Base(n_run, 0, "fallback", "an agent's window held requests back beside room")
+        because = "an agent's window held requests back beside room"
+        return _Base(n_run, 0, "fallback", because, budget_reason=because, guard_reason=because)
     if heard is not None:
         budget = heard.word.token_budget
         if budget:
             # A budget too small for a prompt starves the engine at once, before anything could be measured.
             budget = max(budget, math.ceil(BUDGET_LEAST * ceiling.token_budget))
-        return _Base(heard.word.n_run, budget, "statera", heard.word.reason, max(GUARD_LEAST, heard.word.guard))
+        word = heard.word
+        guard = max(GUARD_LEAST, word.guard)
+        return _Base(word.n_run, budget, "statera", word.reason, guard, word.budget_reason or word.reason, word.guard_reason or word.reason)
     if silent:
         silence = f"no word from statera for more than {stale_after_s:g} s"
-        return _Base(n_run, 0, "fallback", silence)
+        return _Base(n_run, 0, "fallback", silence, budget_reason=silence, guard_reason=silence)
     return _Base(n_run, 0, "configured")
 
 
@@ -301,7 +307,8 @@ def _instance(
 ) -> InstanceDirective:
     n_run, budget, guard = base.n_run, base.token_budget, base.guard
     run_origin: tuple[Source, str, str] = (base.source, base.reason, "")
-    budget_origin = guard_origin = run_origin
+    budget_origin: tuple[Source, str, str] = (base.source, base.budget_reason, "")
+    guard_origin: tuple[Source, str, str] = (base.source, base.guard_reason, "")
     if decision is not None and decision.bypass:
         n_run, budget, guard = ceiling.n_run, 0, 1.0
         run_origin = budget_origin = guard_origin = ("bypass", decision.reason, decision.decision_id)

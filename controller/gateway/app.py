@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 
 from hmas.controller.bus.base import Bus
-from hmas.controller.config.derived import instance_spec, overrides_dir, scheduler_settings
+from hmas.controller.config.derived import instance_spec, overrides_dir, running_agents, scheduler_settings
 from hmas.controller.config.reload import differences, taken
 from hmas.controller.config.schema import Config, EngineConfig
+from hmas.controller.control.agent_liveness import AgentLiveness
 from hmas.controller.core.types import OutcomeKind
 from hmas.controller.gateway.control_loop.agent_watch import AgentWatch
 from hmas.controller.gateway.control_loop.apply import Control, tenant_limits
@@ -32,6 +33,7 @@ from hmas.controller.gateway.requests.routes import PublicRoutes
 from hmas.controller.observability.agent_metrics import ModelReports
 from hmas.controller.observability.completions import CompletionRecorder
 from hmas.controller.observability.decision_log import DecisionLog
+from hmas.controller.observability.defaults import DispatchedOnDefaults
 from hmas.controller.observability.event_log import EventLog
 from hmas.controller.observability.metrics import Metrics
 from hmas.controller.observability.observer import Observer, Observers
@@ -57,6 +59,7 @@ class Gateway:
         routes: Serves the requests of the public port.
         observer: Passes every event to all that listen: `event_log`, `metrics`, `completions`, `traces` and the exporters.
         manager, fleet, scheduler, control, watch, agents, subscriber, decisions, model_reports, auth: Its other parts.
+        liveness, on_defaults: When each agent last answered, and the dispatches that it answered too late for.
         bus_up: Whether the bus is connected, as of the last cycle; None before the first.
         bus_holder: Another gateway that has got the bus; this one then posts nothing. Empty otherwise.
         draining: Whether it takes no new requests any more.
@@ -106,7 +109,9 @@ class Gateway:
         self.fleet = Fleet(engines, clock, self.observer, stall_s=config.gateway.engine_stall_s)
         self.control = Control(config=config, scheduler=self.scheduler, fleet=self.fleet, observer=self.observer, clock=clock)
         targets = config.slo.targets()
-        self.agents = AgentWatch(self.observer, self.control, targets=targets)
+        self.on_defaults = DispatchedOnDefaults(running_agents(config.agents), self.metrics.registry)
+        self.agents = AgentWatch(self.observer, self.control, targets=targets, on_defaults=self.on_defaults)
+        self.liveness = AgentLiveness()
         self.manager = RequestManager(
             scheduler=self.scheduler,
             fleet=self.fleet,
@@ -117,6 +122,7 @@ class Gateway:
             share_prompts=config.gateway.share_prompts,
             weight_of=self.control.weight_of,
             agents=self.agents,
+            liveness=self.liveness,
         )
         self.agents.on_judged = self._judged
         self.fleet.on_snapshot = self.scheduler.observe
@@ -130,7 +136,13 @@ class Gateway:
         self.model_reports = ModelReports(clock, self.metrics.registry)
         self.decisions = DecisionLog()
         self.subscriber = AgentSubscriber(
-            bus=bus, manager=self.manager, control=self.control, reports=self.model_reports, decisions=self.decisions, clock=clock
+            bus=bus,
+            manager=self.manager,
+            control=self.control,
+            reports=self.model_reports,
+            decisions=self.decisions,
+            liveness=self.liveness,
+            clock=clock,
         )
         self.watch = OverrideWatch(overrides_dir(config), control=self.control, bus=bus, observer=self.observer, clock=clock)
         self.watch.on_held = self.manager.pump_soon
@@ -148,7 +160,7 @@ class Gateway:
         )
         loops: list[Coroutine[Any, Any, None]] = [self.fleet.run(), self.watch.run(), self._cycle()]
         if self.config.agents.enabled:
-            loops.append(self.subscriber.run())
+            loops += [self.subscriber.run(), self.subscriber.watch_views()]
         self._tasks = [asyncio.create_task(loop) for loop in loops]
 
     def reload(self, config: Config) -> None:

@@ -1,11 +1,14 @@
 """The operators' view and controls of a gateway: implements the `Operations` of the admin API for it."""
 
 import contextlib
+import os
 from collections.abc import Sequence
+from math import ceil
 from typing import Any
 
 from msgspec import to_builtins
 
+from hmas.controller.config.cross_checks import advice
 from hmas.controller.config.derived import AGENT_NAMES, running_agents
 from hmas.controller.config.override_format import document_of
 from hmas.controller.config.plugins import POLICY_PLUGINS
@@ -13,7 +16,7 @@ from hmas.controller.control.agent_scores import Standing
 from hmas.controller.control.overrides import Override, conflicts
 from hmas.controller.control.resolve import KNOBS, Setting
 from hmas.controller.core.errors import AdminError, SchedulingError
-from hmas.controller.core.messages import InstanceView
+from hmas.controller.core.messages import VIEWS, InstanceView, LongView, ShortView
 from hmas.controller.core.types import OutcomeKind
 from hmas.controller.gateway.app import Gateway
 from hmas.controller.gateway.instances.monitor import Instance
@@ -26,6 +29,9 @@ from hmas.controller.scheduling.policy_base.queue_entry import QueuePolicy
 
 POSITION_UP_TO = 10_000
 """Number of waiting requests up to which an exact position is computed on request: 1 ms."""
+LONG_VIEW_S = 5.0
+"""Longest time between two long views of qos."""
+VIEWS_MOST = 200
 SHOWN_IDS = 3
 """Most decisions that are listed if an id is ambiguous."""
 
@@ -64,8 +70,10 @@ class GatewayOperations:
             },
             "instances": self._instances(snapshot.instances, now_s),
             "agents": self._agents(now_s),
+            "on_defaults": gateway.on_defaults.recent(now_s),
             "models": gateway.model_reports.documents(),
             "bus": self._bus(),
+            "config": self._config(),
             "overrides": self.overrides(),
             "counts": self._counts(),
             "goodput": self._goodput(),
@@ -140,6 +148,19 @@ class GatewayOperations:
             "forced": list(self._gateway.control.directives.forced),
         }
 
+    async def views(self) -> dict[str, Any]:
+        """See `Operations.views`."""
+        gateway = self._gateway
+        now_s = gateway.clock.now_s()
+        found: dict[str, Any] = {"short": None, "long": None}
+        # A long view comes every few seconds, so this many messages contain one.
+        for view in await gateway.bus.latest(VIEWS, min(VIEWS_MOST, 2 + ceil(LONG_VIEW_S / gateway.config.scheduler.tick_s))):
+            if isinstance(view, ShortView | LongView):
+                figures = {name: getattr(view, name) for name in view.__struct_fields__ if name not in ("recent", "instances")}
+                place = "short" if isinstance(view, ShortView) else "long"
+                found[place] = {**to_builtins(figures), "age_s": max(0.0, now_s - view.sent_s)}
+        return found
+
     def instance_names(self) -> list[str]:
         """See `Operations.instance_names`."""
         return list(self._gateway.fleet.instances)
@@ -162,8 +183,10 @@ class GatewayOperations:
         return {
             "name": self._gateway.scheduler.policy,
             "parameters": dict(self._gateway.scheduler.parameters),
+            "cost_threshold_now": self._gateway.scheduler.cost_threshold or None,
             "source": setting.source,
             "reason": setting.reason,
+            "changed_because": control.since.policy_reason,
             "decision_id": setting.decision_id,
             "since_s": control.since.policy_s,
             "for_s": now_s - control.since.policy_s,
@@ -241,20 +264,30 @@ class GatewayOperations:
         }
 
     def _agents(self, now_s: float) -> dict[str, Any]:
-        """When each agent's last message was received here, and the scores of its answers; qos sends messages to other agents only."""
-        gateway = self._gateway
-        agents: dict[str, Any] = {}
-        for name in AGENT_NAMES:
-            received_s = gateway.subscriber.received_s.get(name)
-            agents[name] = {
-                "last_message_s": received_s,
-                "age_s": None if received_s is None else now_s - received_s,
-                "sends_here": name != "qos",
-                "runs": name in running_agents(gateway.config.agents),
-                "answers": [_standing(one) for one in gateway.agents.scores.standings() if one.agent == name],
+        """How old each agent's last message is and may be (`AgentState`), and the scores of its answers."""
+        gateway, config = self._gateway, self._gateway.config.agents
+        running = running_agents(config)
+        states = gateway.liveness.states(AGENT_NAMES, running, now_s, started_s=gateway.started_s, stale_after_s=config.stale_after_s)
+        agents: dict[str, Any] = {
+            one.name: {
+                **to_builtins(one),
+                "runs": one.name in running,
+                "answers": [_standing(score) for score in gateway.agents.scores.standings() if score.agent == one.name],
             }
-        agents["enabled"] = gateway.config.agents.enabled
+            for one in states
+        }
+        agents["enabled"] = config.enabled
         return agents
+
+    def _config(self) -> dict[str, Any]:
+        """What `hmas doctor` needs of the configuration that this process runs with, and what is probably not intended in it."""
+        config = self._gateway.config
+        return {
+            "engines": len(config.engines),
+            "tenants": len(config.tenants),
+            "no_auth": config.gateway.no_auth,
+            "advice": advice(config, os.environ),
+        }
 
     def _bus(self) -> dict[str, Any]:
         health = self._gateway.bus.health

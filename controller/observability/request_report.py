@@ -1,13 +1,19 @@
 """One request's trace as a document: the answer to `GET /admin/requests/{id}`."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from msgspec import to_builtins
 
 from hmas.controller.control.resolve import Setting
+from hmas.controller.core.types import OutcomeKind
 from hmas.controller.observability.observer import Completion
 from hmas.controller.observability.request_trace import DispatchAttempt, QueueSample, RequestTrace, RequestTraces
-from hmas.controller.scheduling.policies.registry import GUARD
+from hmas.controller.scheduling.dispatch import FENCE
+from hmas.controller.scheduling.dispatch import GUARD as TPOT_GUARD
+from hmas.controller.scheduling.policies.registry import GUARD, POLICIES, make_policy
+from hmas.controller.scheduling.policy_base.declaration import OUTPUT_LENGTH, SERVICE_TIME
 
 SAMPLES_SHOWN = 20
 FULL, DOWN = "all instances at their limit", "no healthy instance"
@@ -27,6 +33,7 @@ def trace_report(trace: RequestTrace, traces: RequestTraces, *, position: int | 
     end_s = now_s if completion is None else completion.sent_s
     waits = completion is None and len(attempts) <= len(trace.failures)
     queue_until_s = attempts[-1].queue.at_s if attempts and not waits else end_s
+    waited_for = _waited_for(trace, attempts[-1].queue if attempts else traces.queue(request.model, now_s))
     return {
         "id": request.id,
         "client_id": trace.client_request_id if trace.client_request_id != request.id else None,
@@ -46,12 +53,15 @@ def trace_report(trace: RequestTrace, traces: RequestTraces, *, position: int | 
         "queue": {
             "position": position,
             "history": _history(trace, traces, queue_until_s),
-            "waited_for": _waited_for(trace, attempts[-1].queue if attempts else traces.queue(request.model, now_s)),
+            "waited_ms": _after_ms(trace, queue_until_s),
+            "waited_for": waited_for,
+            "forecasts": held_by_forecasts(trace, waited_for, queue_until_s),
+            "too_costly": too_costly(trace, traces, queue_until_s),
         },
         "policies": _policies(trace, traces, queue_until_s),
         "attempts": [_attempt(trace, one, trace.failures[n] if n < len(trace.failures) else None) for n, one in enumerate(attempts)],
         "actual": None if completion is None else _actual(completion),
-        "outcome": None if completion is None else _outcome(completion),
+        "outcome": None if completion is None else _outcome(completion, stream=request.stream),
     }
 
 
@@ -71,7 +81,7 @@ def _slo(trace: RequestTrace) -> dict[str, Any]:
 
 def _history(trace: RequestTrace, traces: RequestTraces, until_s: float) -> list[dict[str, Any]]:
     """The queue at its arrival, meanwhile and at each dispatch. `dispatched`: requests since its arrival, also those that came later."""
-    between = [one for one in traces.samples if trace.request.arrival_s < one.at_s < until_s]
+    between = _between(trace, traces, until_s)
     samples = [trace.arrival, *between[:: max(1, -(-len(between) // SAMPLES_SHOWN))], *(one.queue for one in trace.attempts)]
     return [
         {
@@ -90,6 +100,73 @@ def _waited_for(trace: RequestTrace, last: QueueSample) -> dict[str, int]:
     if trace.attempts or trace.completion is None:
         counts |= {FULL: last.full - trace.arrival.full, DOWN: last.down - trace.arrival.down}
     return {reason: count for reason, count in counts.items() if count > 0}
+
+
+FORECASTS: Mapping[str, str] = MappingProxyType({FENCE: "output_tokens_upper", TPOT_GUARD: "ttft_ms"})
+"""The forecast about the request itself that each reason to wait is based on: its length at most, the time of its prefill."""
+ORDER = "its place in the order"
+WAITED_MS = 100.0
+"""A shorter wait is not explained by the order of the queue."""
+
+
+def held_by_forecasts(trace: RequestTrace, waited_for: Mapping[str, int], until_s: float) -> list[dict[str, Any]]:
+    """The forecasts that made the request wait, each with its source and, once it is known, the measured value.
+
+    Of several forecasts of a figure the one that counted for most of the wait is shown. A longer wait is put down to the forecast length,
+    too, if the active policy orders by it.
+    """
+    figures = {reason: FORECASTS[reason] for reason in waited_for if reason in FORECASTS}
+    policy = POLICIES.get(trace.attempts[-1].queue.policy if trace.attempts else trace.arrival.policy)
+    if policy is not None and {OUTPUT_LENGTH, SERVICE_TIME} & {*policy.signals} and _after_ms(trace, until_s) >= WAITED_MS:
+        figures[ORDER] = "output_tokens"
+    found = []
+    for reason, figure in figures.items():
+        value, source = _longest_held(trace, figure, until_s)
+        found.append({"reason": reason, "figure": figure, "forecast": value, "source": source, "measured": _measured(trace, figure)})
+    return found
+
+
+def too_costly(trace: RequestTrace, traces: RequestTraces, until_s: float) -> dict[str, Any] | None:
+    """In how many of the samples the policy put the request behind others because of its cost, and cost and threshold in the last of them.
+
+    None if it did not, or if the wait was too short for a sample.
+    """
+    entry, samples = trace.entry, _between(trace, traces, until_s)
+    if entry is None or not samples:
+        return None
+    directives = next((one for at_s, one in reversed(traces.policies) if at_s <= until_s), None)
+    if directives is None or directives.policy.value != samples[-1].policy:
+        return None
+    cost = make_policy(directives.policy.value, directives.parameters).cost(entry)
+    above = [one.cost_threshold for one in samples if one.cost_threshold and cost > one.cost_threshold]
+    return {"cost": cost, "threshold": above[-1], "samples": len(above), "of": len(samples)} if above else None
+
+
+def _between(trace: RequestTrace, traces: RequestTraces, until_s: float) -> list[QueueSample]:
+    return [one for one in traces.samples if trace.request.arrival_s < one.at_s < until_s]
+
+
+def _longest_held(trace: RequestTrace, figure: str, until_s: float) -> tuple[float, str]:
+    """The value of an estimate that was the current one for the longest part of the wait, and the source that first gave it."""
+    spans: dict[float, float] = {}
+    sources: dict[float, str] = {}
+    for place, (at_s, estimates) in enumerate(trace.estimates):
+        next_s = trace.estimates[place + 1][0] if place + 1 < len(trace.estimates) else until_s
+        value = getattr(estimates, figure)
+        spans[value] = spans.get(value, 0.0) + max(0.0, min(next_s, until_s) - at_s)
+        sources.setdefault(value, estimates.source)
+    longest = max(spans, key=lambda value: spans[value])
+    return longest, sources[longest]
+
+
+def _measured(trace: RequestTrace, figure: str) -> float | None:
+    """What the request turned out to be; None if it is not known."""
+    completion = trace.completion
+    if completion is None or completion.outcome is not OutcomeKind.COMPLETED:
+        return None
+    if figure == "ttft_ms":
+        return completion.ttft_ms - max(0.0, completion.queue_ms) if completion.ttft_ms >= 0.0 else None
+    return float(completion.output_tokens)
 
 
 def _policies(trace: RequestTrace, traces: RequestTraces, until_s: float) -> list[dict[str, Any]]:
@@ -141,12 +218,16 @@ def _actual(completion: Completion) -> dict[str, Any]:
     }
 
 
-def _outcome(completion: Completion) -> dict[str, Any]:
+def _outcome(completion: Completion, *, stream: bool) -> dict[str, Any]:
+    whole = not stream and completion.outcome is OutcomeKind.COMPLETED and completion.ttft_ms < 0.0
+    due_ms = completion.ttft_slo_ms + completion.tpot_slo_ms * max(0, completion.output_tokens - 1)
     return {
         "kind": completion.outcome.value,
         "status": completion.status,
         "reason": completion.reason,
         "slo_met": completion.slo_met,
+        # An answer in one piece shows neither TTFT nor TPOT: it is in time if it is whole when its last token was due.
+        "whole_due_ms": due_ms if whole else None,
         "instance": completion.instance or None,
     }
 

@@ -28,7 +28,12 @@ FORGET_AT_ONCE = 64
 
 
 class QueueSample(NamedTuple):
-    """The state of the queue at one moment; `full` and `down` concern one model, see `Scheduler.glance`."""
+    """The state of the queue at one moment.
+
+    Attributes:
+        full, down: They concern one model, see `Scheduler.glance`.
+        cost_threshold: The cost above which the policy put requests behind others, 0 for none; None where it was not read.
+    """
 
     at_s: float
     policy: str
@@ -36,6 +41,7 @@ class QueueSample(NamedTuple):
     dispatched: int
     full: int = 0
     down: int = 0
+    cost_threshold: float | None = None
 
 
 class DispatchAttempt(NamedTuple):
@@ -185,7 +191,8 @@ class RequestTraces(Observer):
         """Stores the length of the queue once a second, and drops traces that are too old."""
         now_s = snapshot.sent_s
         if self.kept and (not self.samples or now_s - self.samples[-1].at_s >= SAMPLE_S):
-            self.samples.append(QueueSample(now_s, snapshot.policy, snapshot.queued, snapshot.dispatched_total))
+            queued, dispatched, threshold = snapshot.queued, snapshot.dispatched_total, snapshot.cost_threshold
+            self.samples.append(QueueSample(now_s, snapshot.policy, queued, dispatched, cost_threshold=threshold))
             self._forget(now_s)
 
     def _forget(self, now_s: float) -> None:
@@ -199,9 +206,10 @@ class RequestTraces(Observer):
                 del self._by_client_id[trace.client_request_id]
 
 
-def _policy_of(directives: Directives) -> tuple[str, str, str, Mapping[str, float]]:
+def _policy_of(directives: Directives) -> tuple[str, str, Mapping[str, float]]:
+    """What makes a change of the policy. Another reason for the same policy is none."""
     policy = directives.policy
-    return policy.value, policy.source, policy.reason, directives.parameters
+    return policy.value, policy.source, directives.parameters
 
 
 def _ended_s(trace: RequestTrace) -> float:

@@ -17,6 +17,10 @@ from hmas.controller.runtime.clock import Clock, SystemClock
 
 log = logging.getLogger(__name__)
 
+LOOK_S = 0.05
+"""Shortest time between two looks at how long a child has been silent."""
+STOOD_STILL_S = 1.0
+"""A look that comes later than planned by more than this shows that the supervisor itself could not run."""
 ChildState = Literal["new", "starting", "ready", "waiting", "given-up", "stopped"]
 EventKind = Literal["started", "ready", "crashed", "hung", "given-up", "killed", "stopped"]
 
@@ -218,8 +222,14 @@ class Supervisor:
         """Waits for the child's exit code; kills a child that is silent for longer than its watchdog allows."""
         while True:
             limit_s = kept.spec.watchdog_s if kept.state == "ready" else 0.0
+            left_s = max(LOOK_S, limit_s - (self._clock.now_s() - kept.heard_s)) if limit_s else 1.0 if kept.spec.watchdog_s else None
             # Not `wait_for`: the future belongs to the child and must outlive the wait.
-            await asyncio.wait({child.ended}, timeout=limit_s / 4 if limit_s else 1.0 if kept.spec.watchdog_s else None)
+            asked_s = self._clock.now_s()
+            await asyncio.wait({child.ended}, timeout=left_s)
+            late_s = self._clock.now_s() - asked_s - (left_s or 0.0)
+            if left_s and late_s > STOOD_STILL_S:
+                # The machine or this process stood still, which says nothing about the child.
+                kept.heard_s += late_s
             if child.ended.done():
                 return child.ended.result()
             silent_s = self._clock.now_s() - kept.heard_s

@@ -9,8 +9,6 @@ from hmas.cli.admin import takes_client
 from hmas.cli.output import clock_words, example, json_option, show, table
 from hmas.controller.admin.client import AdminClient
 
-REASON_CHARS = 100
-
 
 @click.group(
     invoke_without_command=True, epilog=example("hmas decisions", "hmas decisions --changes --limit 5", "hmas decisions explain 41")
@@ -30,7 +28,7 @@ def decisions(ctx: click.Context, /, client: AdminClient, *, limit: int, changes
     if ctx.invoked_subcommand is not None:
         _refuse_options_before(ctx)
         return
-    show(client.decisions(limit, changes=changes), lambda found: _list(found, changes=changes), as_json=as_json)
+    show(client.decisions(limit, changes=changes), lambda found: listing(found, changes=changes), as_json=as_json)
 
 
 @decisions.command(epilog=example("hmas decisions explain meta-19c1f2-41"))
@@ -42,7 +40,7 @@ def explain(client: AdminClient, *, decision_id: str, as_json: bool) -> None:
     show(client.decision(decision_id), page, as_json=as_json)
 
 
-def _list(found: list[dict[str, Any]], *, changes: bool) -> str:
+def listing(found: list[dict[str, Any]], *, changes: bool) -> str:
     if not found:
         return f"meta has not {'changed' if changes else 'decided'} anything yet"
     return table(("when", "id", "in force", "set by", "expected", "good", "regret", "reason"), [_row(one) for one in found])
@@ -57,7 +55,8 @@ def _refuse_options_before(ctx: click.Context) -> None:
 
 def page(document: dict[str, Any]) -> str:
     """A decision as text."""
-    change = f"{document['previous']} -> {_in_force(document)}" if document["changed"] else f"{_in_force(document)}, as before"
+    in_force = _in_force(document)
+    change = f"{document['before']} -> {in_force}" if document["changed"] and document["before"] != in_force else f"{in_force}, unchanged"
     lines = [
         f"decision  {document['decision_id']}, {clock_words(document['sent_s'])}",
         f"in force  {change}",
@@ -71,9 +70,7 @@ def page(document: dict[str, Any]) -> str:
             table(("figure", "value"), [(name, f"{value:.4g}") for name, value in document["evidence"].items()]),
         ]
     if document["candidates"]:
-        rows = [
-            (one["name"], _share(one["good"]), f"{100 * one['gain']:+.1f} ± {100 * one['error']:.1f}") for one in document["candidates"]
-        ]
+        rows = [(one["name"], _share(one["good"]), _gain(one)) for one in document["candidates"]]
         lines += ["", "expected of each, by replay of recent traffic:", table(("candidate", "good", "points over the active policy"), rows)]
     return "\n".join([*lines, "", _outcome(document)])
 
@@ -96,7 +93,6 @@ def _row(one: dict[str, Any]) -> tuple[str, ...]:
     outcome = one["outcome"] or {}
     expected = outcome.get("expected", -1.0)
     regret = outcome.get("regret")
-    reason = one["reason"] if len(one["reason"]) <= REASON_CHARS else one["reason"][: REASON_CHARS - 1] + "…"
     return (
         clock_words(one["sent_s"]),
         one["decision_id"],
@@ -105,8 +101,14 @@ def _row(one: dict[str, Any]) -> tuple[str, ...]:
         _share(expected) if expected >= 0 else "",
         (_share(outcome["good"]) if outcome["requests"] else "none ended") if outcome else "",
         f"{100 * regret:.1f}" if regret is not None else "",
-        reason,
+        one["reason"],
     )
+
+
+def _gain(one: dict[str, Any]) -> str:
+    """A candidate's gain over the active policy; an error of 1 means that too little was replayed to know one."""
+    gain, error = 100 * one["gain"], 100 * one["error"]
+    return f"{gain:+.1f}, too few replays" if error >= 100.0 else f"{gain:+.1f} ± {error:.1f}"
 
 
 def _in_force(one: dict[str, Any]) -> str:

@@ -17,6 +17,7 @@ from hmas.agents.perception.readers import READER_PLUGINS
 from hmas.agents.statera.agent import LAW_PLUGINS
 from hmas.cli.admin import admin_url_option, config_option, connect, read_config
 from hmas.cli.output import EXIT_FAILED, example, json_option, say, say_json, table
+from hmas.cli.status import each_agent, freshness
 from hmas.controller.bus.embedded import LEAST_VERSION, find_server
 from hmas.controller.config.derived import bus_dir, overrides_dir, state_dir
 from hmas.controller.config.loader import advice
@@ -38,6 +39,7 @@ TIMEOUT_S = 3.0
 OUTSIDE_SHARE = 0.05
 """Share of requests with an input outside of a model's training data above which there is a warning."""
 ASIDE = "the gateway serves by its own defaults until the answers are better; where they stay worse, leave the agent out by agents.only"
+LATE = "it hangs or is gone: `hmas up` and systemd restart it within seconds; else see its log. The gateway uses its fallback meanwhile"
 ENGINE_DOWN = "start it, or correct its address; the other engines serve meanwhile"
 
 
@@ -75,12 +77,18 @@ def check_limits() -> Iterator[Check]:
         yield Check("open files", "OK", f"limit {soft}")
 
 
-def check_advice(config: Config, env: Mapping[str, str]) -> Iterator[Check]:
-    """Settings that are allowed but probably not intended."""
-    words = advice(config, env)
+def check_advice(config: Config, env: Mapping[str, str], status: dict[str, Any] | None) -> Iterator[Check]:
+    """Settings that are allowed but probably not intended: those of the running gateway, else those of this command's configuration."""
+    running = status["config"] if status is not None else None
+    words = advice(config, env) if running is None else running["advice"]
     yield from (Check("config", "WARN", word) for word in words)
-    if not words:
-        yield Check("config", "OK", f"{len(config.engines)} engines, {len(config.tenants)} tenants")
+    if words:
+        return
+    engines, tenants = (len(config.engines), len(config.tenants)) if running is None else (running["engines"], running["tenants"])
+    counts = f"{engines} engine{'s' * (engines != 1)}, {tenants} tenant{'s' * (tenants != 1)}"
+    open_door = running["no_auth"] if running is not None else config.gateway.no_auth
+    of = "" if running is None else "of the running gateway: "
+    yield Check("config", "OK", f"{of}{counts}{', served without keys (no_auth)' if open_door else ''}")
 
 
 def check_plugins(plugins: Sequence[Plugin]) -> Iterator[Check]:
@@ -213,7 +221,7 @@ def check_gateway(config: Config, status: dict[str, Any] | None, trouble: str) -
         yield Check("gateway's bus", "FAIL", status["bus"]["detail"], "serving goes on with fallbacks; bring the bus back")
     own = {engine.name for engine in config.engines}
     yield from (_known_engine(item) for item in status["instances"] if item["name"] not in own)
-    yield from check_agents(config, status["agents"])
+    yield from check_agents(status["agents"])
 
 
 def _known_engine(item: dict[str, Any]) -> Check:
@@ -221,28 +229,23 @@ def _known_engine(item: dict[str, Any]) -> Check:
     return Check(name, "OK", words) if item["healthy"] else Check(name, "FAIL", f"{item['url']}: {item['detail']}", ENGINE_DOWN)
 
 
-def check_agents(config: Config, agents: dict[str, Any]) -> Iterator[Check]:
-    """Every agent: whether it sends, and whether its answers are used."""
+def check_agents(agents: dict[str, Any]) -> Iterator[Check]:
+    """Every agent: how old its last answer is and may be, and whether its answers are used."""
     if not agents["enabled"]:
         yield Check("agents", "OK", "switched off: policy and windows stay as configured")
         return
-    for name, agent in agents.items():
-        if not isinstance(agent, dict) or not agent.get("sends_here", True):
-            continue
-        if not agent.get("runs", True):
-            yield Check(f"agent {name}", "OK", "left out by agents.only")
-            continue
-        aside = [f"{one['answers']}: {one['words']}" for one in agent.get("answers", ()) if one["set_aside"]]
-        if aside:
-            yield Check(f"agent {name}", "WARN", f"set aside, worse than the gateway's own defaults: {'; '.join(aside)}", ASIDE)
-        age_s = agent["age_s"]
-        if age_s is None:
-            yield Check(f"agent {name}", "WARN", "sent nothing yet", "normal before the first requests; else see its log")
-        elif name in ("meta", "statera") and age_s > config.agents.stale_after_s:
-            do = "the gateway uses its configured controls; see the agent's log, restart it"
-            yield Check(f"agent {name}", "FAIL", f"silent for {age_s:.0f} s", do)
+    for name, agent in each_agent(agents):
+        found = f"last answer: {freshness(name, agent)}"
+        if agent["state"] == "late":
+            yield Check(f"agent {name}", "FAIL", found, LATE)
+        elif agent["state"] == "starved":
+            # What to do stands beside the agent that it waits for.
+            yield Check(f"agent {name}", "WARN", found)
         else:
-            yield Check(f"agent {name}", "OK", f"sent {age_s:.0f} s ago")
+            yield Check(f"agent {name}", "OK", found if agent["state"] != "left out" else freshness(name, agent))
+        aside = [f"{one['answers']}: {one['words']}" for one in agent["answers"] if one["set_aside"]]
+        if aside:
+            yield Check(f"agent {name}", "WARN", f"set aside, worse than the gateway's own estimates: {'; '.join(aside)}", ASIDE)
 
 
 def _check_ports(config: Config) -> Iterator[Check]:
@@ -305,12 +308,12 @@ def examine(admin_url: str | None, config_file: str | None) -> Iterator[Check]:
     except ConfigError as error:
         yield Check("config", "FAIL", str(error), "mend it; `hmas config check` says the same")
         return
-    yield from check_advice(config, os.environ)
+    status, trouble = _status(admin_url, config_file)
+    yield from check_advice(config, os.environ, status)
     yield from check_state_dir(config)
     yield from check_overrides(config)
     yield from check_bus(config)
     yield from check_engines(config, os.environ)
-    status, trouble = _status(admin_url, config_file)
     yield from check_gateway(config, status, trouble)
     if status is not None:
         yield from check_models(status.get("models", []))

@@ -78,7 +78,7 @@ def _state(item: dict[str, Any]) -> str:
     if not item["healthy"] and (item["circuit"] == "closed" or not item["answers"]):
         return f"down for {duration_words(item['down_for_s'])}"
     if item["circuit"] != "closed":
-        return f"circuit {item['circuit']}"
+        return "up, one request tries it" if item["circuit"] == "half-open" else f"circuit {item['circuit']}"
     return "draining" if item["draining"] else "up"
 
 

@@ -24,13 +24,13 @@ def page(document: dict[str, Any]) -> str:
     queue, limit = document["queue"], document["max_output_tokens"]
     tokens = f"{document['prompt_tokens']} prompt tokens" + (f", {limit} output tokens at most" if limit is not None else "")
     origin = f"tenant {document['tenant']}, model {document['model']}, priority {document['priority']}"
-    waits = sorted(queue["waited_for"].items(), key=lambda item: -item[1])
     lines = [
         f"request   {document['id']}" + (f", client id {document['client_id']}" if document["client_id"] else ""),
         f"from      {origin}, arrived {clock_words(document['arrival_s'])}, {tokens}",
         f"state     {_state(document)}",
         f"targets   {_target(document['slo'], 'TTFT', 'ttft_ms')}, {_target(document['slo'], 'TPOT', 'tpot_ms')}",
-        "waited    " + ("; ".join(f"{reason} ({count} times)" for reason, count in waits) or NO_WAIT),
+        f"waited    {_waited(document)}",
+        *(_forecast(one) for one in queue["forecasts"]),
     ]
     lines += [f"sent      {_sent(one)}" for one in document["attempts"]]
     if document["tenant_now"]:
@@ -53,7 +53,48 @@ def _tenant(tenant: dict[str, Any]) -> str:
     return f"{tenant['name']} in the last minute: {in_time(tenant)} in time, {shares}; {tenant['waiting']} waiting now{waits}"
 
 
-NO_WAIT = "no wait recorded: it was dispatched at once or queued behind others"
+AT_ONCE_MS = 20.0
+"""A shorter wait is none."""
+FIGURES = {
+    "output_tokens": "output tokens",
+    "output_tokens_upper": "output tokens at most",
+    "ttft_ms": "ms from dispatch to the first token",
+}
+
+
+def _waited(document: dict[str, Any]) -> str:
+    """How long it was in the queue, what held it back (the number of scheduling attempts), and how many others went meanwhile."""
+    queue = document["queue"]
+    waits = sorted(queue["waited_for"].items(), key=lambda item: -item[1])
+    if queue["waited_ms"] < AT_ONCE_MS and not waits:
+        return "not at all" if document["attempts"] else "not at all: it was not queued"
+    parts = [_ms(queue["waited_ms"]), *(f"{reason} ({count} attempts)" for reason, count in waits)]
+    if queue["too_costly"]:
+        costly = queue["too_costly"]
+        room = f"the {costly['threshold']:.0f} that the overload left room for"
+        often = f"{costly['samples']} of {costly['of']} looks, one a second"
+        parts.append(f"put behind others, since its cost of {costly['cost']:.0f} tokens was above {room} ({often})")
+    # The attempts before the last one are dispatches of its own.
+    others = queue["history"][-1]["dispatched"] - max(0, len(document["attempts"]) - 1)
+    if others > 0:
+        parts.append(f"{others} others were dispatched meanwhile, in the order of {queue['history'][-1]['policy']}")
+    return "; ".join(parts)
+
+
+def _forecast(one: dict[str, Any]) -> str:
+    """A forecast that made the request wait, next to what was measured; a wrong one is marked."""
+    measured, forecast = one["measured"], one["forecast"]
+    text = f"{one['reason']}: {forecast:.0f} {FIGURES[one['figure']]}, forecast by {one['source']}"
+    if measured is None:
+        return f"forecast  {text}; not measured"
+    ratio = forecast / measured if measured > 0.0 else 1.0
+    if 1.0 / WRONG < ratio < WRONG:
+        return f"forecast  {text}; measured {measured:.0f}"
+    return f"FORECAST  {text}; measured {measured:.0f}: IT WAS {ratio:.1f} TIMES THE TRUTH"
+
+
+WRONG = 1.5
+"""Factor from which a forecast is called wrong."""
 
 
 def _state(document: dict[str, Any]) -> str:
@@ -62,6 +103,8 @@ def _state(document: dict[str, Any]) -> str:
         before = f", {position} ahead of it now" if position is not None and document["state"] == "waiting" else ""
         return f"{document['state']} for {_ms(document['age_ms'])} since it arrived{before}"
     met = "met its targets" if outcome["slo_met"] else "did not meet its targets"
+    if outcome["whole_due_ms"] is not None:
+        met += f" (not streamed: the whole answer was due after {_ms(outcome['whole_due_ms'])}, TTFT + TPOT x (tokens - 1))"
     reason = f": {outcome['reason']}" if outcome["reason"] else ""
     return f"{outcome['kind']} with status {outcome['status']} after {_ms(document['age_ms'])}, {met}{reason}"
 
@@ -106,8 +149,9 @@ def _predicted_and_measured(document: dict[str, Any]) -> str:
     actual = document["actual"]
     if actual is not None:
         ttft_ms, tpot_ms = actual["ttft_ms"], actual["tpot_ms"]
-        service_ms = "" if ttft_ms is None else f"{ttft_ms - (actual['queue_ms'] or 0.0):.0f}"
-        decode_ms = "" if tpot_ms is None else f"{tpot_ms:.1f}"
+        unknown = "" if document["stream"] or not document["attempts"] else "not streamed"
+        service_ms = unknown if ttft_ms is None else f"{ttft_ms - (actual['queue_ms'] or 0.0):.0f}"
+        decode_ms = unknown if tpot_ms is None else f"{tpot_ms:.1f}"
         rows.append((_ms(document["age_ms"]), "measured", "", str(actual["output_tokens"]), service_ms, decode_ms))
     return table(["after", "source", "task", "output tokens", "TTFT from dispatch, ms", "TPOT, ms"], rows)
 

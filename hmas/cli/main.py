@@ -22,6 +22,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "engines": ("hmas.cli.engines:engines", "List engines, drain and undrain them."),
         "models": ("hmas.cli.models:models", "List the agents' trained models, activate one, roll back, try one in the shadow."),
         "explain": ("hmas.cli.explain:explain", "The outcome of one request, and the reasons."),
+        "views": ("hmas.cli.views:views", "What the agents see: the figures of the last seconds and of the last minute."),
         "decisions": ("hmas.cli.decisions:decisions", "Meta's decisions with reasons, expected results and outcomes."),
         "events": ("hmas.cli.events:events", "Every change with its reason, and the values before and after."),
         "config": ("hmas.cli.configuration:config", "Check a configuration, print an example or the reference."),

@@ -112,8 +112,13 @@ def policy_line(document: dict[str, Any]) -> str:
     """The active policy in one line."""
     parameters = " ".join(f"{name}={value:g}" for name, value in sorted(document["parameters"].items()))
     more = f" ({parameters})" if parameters else ""
+    if document["cost_threshold_now"]:
+        more += f", requests above a cost of {document['cost_threshold_now']:.0f} tokens now wait behind all others"
     text = f"{document['name']}{more}, by {document['source']}, for {duration_words(document['for_s'])}"
-    return text + (f": {document['reason']}" if document["reason"] else "")
+    changed, reason = document["changed_because"], document["reason"]
+    if document["source"] == "meta" and changed and changed != reason:
+        return f"{text}: {changed}\n          newest reason to keep it: {reason.removeprefix('keep: ')}"
+    return text + (f": {reason}" if reason else "")
 
 
 def policy_page(item: dict[str, Any]) -> str:

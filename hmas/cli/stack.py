@@ -18,6 +18,9 @@ from hmas.controller.runtime.ports import free_ports
 ENGINE_STAGE, AGENT_STAGE, GATEWAY_STAGE = 1, 2, 3
 """Stop order, highest first: the gateway drains while agents and engines still run."""
 WATCHDOG_S = 60.0
+"""How long a gateway or an engine may be silent before it is killed: with it, its requests end. `AGENT_WATCHDOG_S`: likewise an agent, from
+which the gateway falls back, so that it may be killed sooner."""
+AGENT_WATCHDOG_S = 8.0
 UNUSABLE = frozenset({2})
 """Exit code of a process whose configuration cannot be used."""
 SLACK_S = 8.0
@@ -85,7 +88,7 @@ class Stack:
 
     def _agent(self, name: str, env: Mapping[str, str]) -> ChildSpec:
         argv = _hmas("run", "agent", name, *self._config_option())
-        return ChildSpec(name=name, argv=argv, env=env, stage=AGENT_STAGE, notifies=True, watchdog_s=WATCHDOG_S, final_codes=UNUSABLE)
+        return ChildSpec(name=name, argv=argv, env=env, stage=AGENT_STAGE, notifies=True, watchdog_s=AGENT_WATCHDOG_S, final_codes=UNUSABLE)
 
     def _gateway(self, env: Mapping[str, str], sockets: Sequence[socket]) -> ChildSpec:
         return ChildSpec(

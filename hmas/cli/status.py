@@ -35,12 +35,15 @@ def page(document: dict[str, Any]) -> str:
         f"fairness  {_fairness(document['fairness'])}",
         f"bus       {_bus(document['bus'])}",
         f"agents    {_agents(document['agents'])}",
+        *([f"sent      {_on_defaults(document['on_defaults'])}"] if _has_late(document["on_defaults"]) else []),
         *(f"model     {model_line(report)}" for report in document["models"]),
         "",
         engine_table(document["instances"]),
     ]
     if len(document["tenants"]) > 1:
         lines += ["", table(TENANT_HEADS, map(_tenant_figures, document["tenants"]))]
+    if document["agents"]["enabled"]:
+        lines += ["", agent_table(document["agents"])]
     tenants = [item for item in document["tenants"] if _limited(item) or item["held"]]
     if tenants:
         heads = ["limits of", "weight", "tokens a minute", "requests a minute", "share", "cap", "set by operators"]
@@ -83,7 +86,9 @@ def model_line(report: dict[str, Any]) -> str:
 
 def _queue(queue: dict[str, Any]) -> str:
     text = f"{queue['queued']} of {queue['limit']} waiting, {queue['queued_tokens']} prompt tokens"
-    return text + (f", oldest {queue['oldest_wait_ms']:.0f} ms, {queue['overdue']} past their TTFT target" if queue["queued"] else "")
+    return text + (
+        f", oldest {duration_words(queue['oldest_wait_ms'] / 1000.0)}, {queue['overdue']} past their TTFT target" if queue["queued"] else ""
+    )
 
 
 def _counts(counts: dict[str, Any]) -> str:
@@ -94,8 +99,12 @@ def _counts(counts: dict[str, Any]) -> str:
 
 def _goodput(goodput: dict[str, Any]) -> str:
     if goodput["goodput_rate"] is None:
-        return f"nothing ended in the last {goodput['window_s']:g} s"
-    parts = [f"{goodput['goodput_rps']:.2f}/s met both targets ({goodput['goodput_rate']:.0%} of those ended) in {goodput['window_s']:g} s"]
+        return f"nothing ended in the last {duration_words(goodput['window_s'])}"
+    failed = goodput["ended"] - goodput["completed"]
+    share = f"{goodput['goodput_rate']:.0%} of the {goodput['ended']} that ended" + (
+        f", {failed} of which were not served" if failed else ""
+    )
+    parts = [f"{goodput['goodput_rps']:.2f}/s met both targets ({share}) in the last {duration_words(goodput['window_s'])}"]
     for name, label in (("ttft_ms", "TTFT"), ("tpot_ms", "TPOT")):
         values = goodput[name]
         if values["p50"] is not None:
@@ -164,16 +173,68 @@ def _bus(bus: dict[str, Any]) -> str:
 def _agents(agents: dict[str, Any]) -> str:
     if not agents["enabled"]:
         return "switched off; policy and windows stay as configured"
-    parts = []
-    for name, agent in agents.items():
-        if not isinstance(agent, dict):
-            continue
-        if not agent.get("runs", True):
-            parts.append(f"{name} left out")
-            continue
-        if agent["age_s"] is not None:
-            parts.append(f"{name} sent {duration_words(agent['age_s'])} ago")
-        elif agent.get("sends_here", True):
-            parts.append(f"{name} sent nothing yet")
-        parts += [f"{name}'s {one['answers']} SET ASIDE ({one['words']})" for one in agent.get("answers", ()) if one["set_aside"]]
-    return ", ".join(parts)
+    by_state: dict[str, list[str]] = {}
+    for name, agent in each_agent(agents):
+        by_state.setdefault(agent["state"], []).append(name)
+    troubles = [
+        *(f"{name} is LATE" for name in by_state.get("late", ())),
+        *(f"{name} waits for {agents[name]['waits_for']}" for name in by_state.get("starved", ())),
+        *(f"{name} is starting" for name in by_state.get("starting", ())),
+        *(f"{name} is left out" for name in by_state.get("left out", ())),
+        *(f"{name}'s {one['answers']} SET ASIDE" for name, agent in each_agent(agents) for one in agent["answers"] if one["set_aside"]),
+    ]
+    return ", ".join(troubles) or "none is late, no answers are set aside"
+
+
+def each_agent(agents: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """The agents of a status document by name."""
+    return [(name, agent) for name, agent in agents.items() if isinstance(agent, dict)]
+
+
+def agent_table(agents: dict[str, Any]) -> str:
+    """A table with one agent per line."""
+    rows = [
+        (
+            name,
+            agent["state"] if agent["state"] not in ("late", "starved") else agent["state"].upper(),
+            freshness(name, agent),
+            "; ".join(_answers(one) for one in _scored(agent)) or "-",
+        )
+        for name, agent in each_agent(agents)
+    ]
+    return table(["agent", "state", "last answer", "error of its answers (of what would be used without them)"], rows)
+
+
+def _scored(agent: dict[str, Any]) -> list[dict[str, Any]]:
+    """The answers with a score that says something."""
+    return [
+        one for one in agent["answers"] if one["set_aside"] or (one["scored"] and one["used"] and one["loss"] + one["default_loss"] > 0.0)
+    ]
+
+
+def _answers(one: dict[str, Any]) -> str:
+    return f"{one['answers']} {'SET ASIDE' if one['set_aside'] else 'used'}: {one['loss']:.3f} ({one['default_loss']:.3f})"
+
+
+def freshness(name: str, agent: dict[str, Any]) -> str:
+    """How old an agent's last answer is, against how old it may be."""
+    if agent["state"] == "left out":
+        return "left out by agents.only"
+    last = "none yet" if agent["age_s"] is None else f"{duration_words(agent['age_s'])} ago"
+    waits = f"; it waits for {agent['waits_for']}" if agent["waits_for"] else ""
+    if name not in ("perception", "prediction"):
+        return f"{last}, may be {agent['limit_s']:.0f} s{waits}"
+    if agent["unanswered_s"] is None:
+        return f"{last}, no request waits for one"
+    return f"{last}, a request waits for one since {duration_words(agent['unanswered_s'])}, may be {agent['limit_s']:.0f} s{waits}"
+
+
+def _has_late(found: dict[str, Any]) -> bool:
+    return bool(found["dispatched"] and found["on_defaults"])
+
+
+def _on_defaults(found: dict[str, Any]) -> str:
+    """The share of requests that were dispatched before an agent's answer came."""
+    count = found["dispatched"]
+    late = [f"{number / count:.0%} before {agent}'s answer came" for agent, number in found["on_defaults"].items()]
+    return f"of {count} requests in the last {duration_words(found['window_s'])} " + ", ".join(late) + ", so by the gateway's own estimates"

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
@@ -18,6 +19,7 @@ from typing_kit import all_of_type, of_type
 from hmas.agents.runtime import shell as shell_module
 from hmas.agents.runtime.shell import AGENTS, AgentShell, instance_name, make_agent, run_agent
 from hmas.agents.runtime.staleness import StaleWatch
+from hmas.agents.runtime.work import Deferred
 from hmas.controller.bus.embedded import EmbeddedServer
 from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.bus.redis_bus import RedisBus
@@ -304,3 +306,36 @@ def test_a_process_without_a_usable_bus_address_says_so_and_ends(url, said):
     _, errors = process.communicate(timeout=20)
     assert process.returncode == 2
     assert said in errors
+
+
+async def test_a_long_batch_is_no_hang_but_a_batch_without_end_is(monkeypatch):
+    monkeypatch.setattr(shell_module, "BEAT_S", 0.02)
+    monkeypatch.setattr(shell_module, "WORK_S", 0.2)
+    beats = 0
+
+    class Told:
+        def ready(self) -> None: ...
+
+        def stopping(self) -> None: ...
+
+        def watchdog(self) -> None:
+            nonlocal beats
+            beats += 1
+
+    begun, done = threading.Event(), threading.Event()
+
+    class Slow(Echo):
+        def handle(self, messages, now_s):
+            return Deferred(lambda: begun.set() or done.wait(5), lambda _, at_s: [])
+
+    async with shells(SystemClock) as start:
+        run = start(Slow(), notify=Told())
+        async with asyncio.timeout(5):
+            while not beats:  # noqa: ASYNC110 - the shell tells nobody else that it has begun
+                await asyncio.sleep(0.01)
+            run.bus.post(notice("a", SystemClock().now_s()))
+            await asyncio.to_thread(begun.wait, 5)
+        before = beats
+        await asyncio.sleep(0.6)
+        assert 3 <= beats - before <= 10, "it beats while the model works, and not for ever"
+        done.set()

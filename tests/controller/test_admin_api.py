@@ -35,8 +35,9 @@ async def test_the_status_page(tmp_path: Path):
     assert all(item["healthy"] and item["kind"] == "sim" and item["models"] == ["tiny"] for item in status["instances"])
     assert set(status["agents"]) == {"perception", "prediction", "qos", "meta", "statera", "enabled"}
     assert status["agents"]["meta"]["age_s"] is None
-    assert not status["agents"]["qos"]["sends_here"]
-    assert status["agents"]["qos"]["runs"]
+    states = {name: agent["state"] for name, agent in status["agents"].items() if name != "enabled"}
+    assert states == {"perception": "ok", "prediction": "ok", "qos": "starting", "meta": "starting", "statera": "starting"}
+    assert status["config"] == {"engines": 2, "tenants": 0, "no_auth": True, "advice": []}
     assert status["bus"]["connected"]
     assert status["counts"]["arrived"] == status["counts"]["ended"]["completed"] == 1
     assert status["counts"]["conserved"]

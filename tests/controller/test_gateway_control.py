@@ -221,7 +221,7 @@ async def test_an_override_file_wins_over_meta_until_it_is_gone(tmp_path: Path):
         put_file(rig, "night.json", override(policy={"name": "wfq"}, knobs={"*": {"n_run": 5}}))
         await eventually(lambda: rig.gateway.scheduler.policy == "wfq")
         rig.bus.post(decision(rig))
-        await eventually(lambda: rig.gateway.subscriber.received_s.get("meta"))
+        await eventually(lambda: rig.gateway.liveness.received_s.get("meta"))
         assert rig.gateway.scheduler.policy == "wfq"
         assert rig.gateway.control.directives.instances["sim-1"].controls.n_run == 5
         assert rig.gateway.control.directives.forced == ("policy", "knobs")

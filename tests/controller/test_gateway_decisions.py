@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 from gateway_kit import eventually, running
 
-from hmas.cli.decisions import page
+from hmas.cli.decisions import listing, page
 from hmas.cli.main import cli
 from hmas.controller.core.messages import OPEN_WINDOW, CandidateOutlook, ControlAction, DecisionOutcome, MetaDecision
 from hmas.controller.observability.decision_log import KEPT, DecisionLog
@@ -53,6 +53,30 @@ def test_decisions_are_kept_with_their_outcomes_and_signs_of_life_are_not():
     assert told["candidates"][0]["name"] == "sjf"
     log.record(decision(2, policy="sjf", changed=True))
     assert len(log.newest(10)) == 2, "what is delivered twice counts once"
+
+
+def test_what_was_active_before_is_told_with_its_parameters():
+    log = DecisionLog()
+    log.record(decision(1, policy="edf"))
+    log.record(decision(2, policy="robust-edf", previous="edf", parameters={"output_weight": 5.0}, changed=True))
+    log.record(decision(3, policy="robust-edf", previous="robust-edf", changed=True))
+    log.record(decision(4, policy="robust-edf", previous="robust-edf"))
+    assert [(one["before"], one["in_force"]) for one in log.newest(3)] == [
+        ("edf", "robust-edf(output_weight=5)"),
+        ("robust-edf(output_weight=5)", "robust-edf"),
+        ("robust-edf", "robust-edf"),
+    ]
+    last, changed = page(log.newest(1)[0]), page(log.newest(2)[0])
+    assert "in force  robust-edf, unchanged" in last
+    assert "in force  robust-edf(output_weight=5) -> robust-edf" in changed
+
+
+def test_reasons_are_whole_and_a_gain_without_evidence_has_no_error():
+    log, reason = DecisionLog(), "630 requests replayed under 3 candidates: " + "none is expected to do better, " * 9 + "which was the end"
+    log.record(decision(1, reason=reason, candidates=[CandidateOutlook(policy="sjf", good=0.7, gain=0.02, error=1.0)]))
+    assert reason in listing(log.newest(1), changes=False)
+    assert "+2.0, too few replays" in page(log.newest(1)[0])
+    assert "100.0" not in page(log.newest(1)[0])
 
 
 def test_a_decision_is_found_by_its_id_its_number_or_the_end_of_its_id():

@@ -188,6 +188,29 @@ def test_changes_name_source_reason_and_decision():
     assert ("knobs.n_run", "b") not in found
 
 
+def test_the_same_value_from_another_source_is_no_change_of_the_value():
+    """An agent that takes over at the configured values is told once, not as a change of each value to itself."""
+    found = list(changes(at(), at(meta=decide("edf"), statera=act(32))))
+    assert [(one.kind, one.subject, one.before, one.after, one.source) for one in found] == [
+        ("policy.source", "edf", "configured", "meta", "meta"),
+        ("knobs.source", "a", "configured", "statera", "statera"),
+    ]
+    assert [one.reason for one in found] == ["tails", "hot"]
+
+
+def test_statera_that_has_no_bounds_yet_is_no_fallback():
+    found = at(statera=act(4))
+    assert (found.bounds, found.bounds_source) == ((), "configured")
+    assert [one.kind for one in changes(at(), found) if one.source == "fallback"] == []
+    (lost,) = [one for one in changes(at(statera=act(4, length_bounds=[BOUND])), at(116.0, statera=act(4))) if one.kind == "length_bounds"]
+    assert (lost.before, lost.after, lost.reason) == ("statera", "fallback", "statera is silent; the upper length of each estimate counts")
+
+
+def test_each_knob_of_statera_has_its_own_reason():
+    found = at(statera=act(4, token_budget=512, guard=0.5, budget_reason="TPOT is high", guard_reason="9 of 9 missed")).instances["a"]
+    assert (found.n_run.reason, found.token_budget.reason, found.guard.reason) == ("hot", "TPOT is high", "9 of 9 missed")
+
+
 def test_the_same_word_again_changes_nothing():
     assert list(changes(at(meta=decide()), at(102.0, meta=decide(said_s=101.5)))) == []
 

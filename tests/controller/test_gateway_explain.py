@@ -13,10 +13,13 @@ from message_kit import system_snapshot
 from hmas.cli.explain import page
 from hmas.controller.config.schema import GatewayConfig, SchedulerConfig
 from hmas.controller.control.estimates import Declared
-from hmas.controller.core.messages import Completion, RequestCost, RequestFeatures
+from hmas.controller.control.resolve import Configured, Directives, Received, resolve
+from hmas.controller.core.messages import Completion, MetaDecision, OverrideNotice, RequestCost, RequestFeatures
 from hmas.controller.core.types import Estimates, OutcomeKind, Request, Slo
+from hmas.controller.observability.request_report import trace_report
 from hmas.controller.observability.request_trace import RequestTraces
 from hmas.controller.routing.registry import make_router
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 
@@ -47,9 +50,10 @@ async def test_a_request_that_was_served_at_once(tmp_path: Path):
     assert sent["knobs"]["n_run"]["value"] == "16"
     assert sent["knobs"]["guard"] == {"value": "1", "source": "configured", "reason": "", "decision_id": ""}
     assert not sent["bypass"]
-    assert told["outcome"] == {"kind": "completed", "status": 200, "reason": "", "slo_met": True, "instance": "sim-1"}
+    known = {"kind": "completed", "status": 200, "reason": "", "slo_met": True, "instance": "sim-1"}
+    assert told["outcome"] == known | {"whole_due_ms": None}
     assert told["actual"]["ttft_ms"] > 0
-    assert told["queue"]["waited_for"] == {}
+    assert (told["queue"]["waited_for"], told["queue"]["forecasts"], told["queue"]["too_costly"]) == ({}, [], None)
     assert "secret" not in json.dumps(told)
     text = page(told)
     assert "completed with status 200" in text
@@ -191,3 +195,85 @@ def test_the_settings_say_their_bounds():
     assert (GatewayConfig().explain_kept, GatewayConfig().explain_s) == (10_000, 3600.0)
     with pytest.raises(msgspec.ValidationError, match="explain_kept"):
         msgspec.convert({"explain_kept": -1}, GatewayConfig)
+
+
+async def test_an_answer_in_one_piece_is_judged_by_when_it_was_whole(tmp_path: Path):
+    headers = {"x-slo-ttft-ms": "2000", "x-slo-tpot-ms": "60", "x-request-id": "whole"}
+    async with running(tmp_path) as rig:
+        await rig.post(chat(tokens=11, stream=False), headers=headers)
+        told = await trace(rig, "whole")
+    assert told["outcome"]["whole_due_ms"] == 2000.0 + 60.0 * 10
+    assert told["actual"]["ttft_ms"] is None
+    text = page(told)
+    assert "met its targets (not streamed: the whole answer was due after 2600 ms" in text
+    (measured,) = [line for line in text.splitlines() if " measured " in line]
+    assert measured.count("not streamed") == 2
+
+
+async def test_the_forecast_that_made_a_request_wait_is_marked(tmp_path: Path):
+    """It is held back for the length that perception forecast, which is many times what it writes."""
+    settings = SchedulerConfig(policy="sjf", n_run=1, tick_s=0.02)
+    async with running(tmp_path, scheduler=settings) as rig:
+        blocker = asyncio.create_task(rig.post(chat("long", tokens=3000)))
+        await eventually(lambda: rig.sims[0].model.running == 1)
+        waiting = asyncio.create_task(rig.post(chat("waits", tokens=4), headers={"x-request-id": "held"}))
+        await eventually(lambda: rig.gateway.scheduler.queued == 1)
+        told = await trace(rig, "held")
+        said = {"request_id": told["id"], "sent_s": 1.0, "tenant": "default", "model": MODEL, "prompt_tokens": 5, "task_type": "QA"}
+        believed = {"confidence": 0.8, "importance": 0.9, "ttft_slo_ms": 3300.0, "tpot_slo_ms": 60.0}
+        rig.gateway.manager.on_features(
+            msgspec.convert(said | believed | {"output_tokens": 400.0, "output_tokens_p90": 900.0}, RequestFeatures)
+        )
+        entry = rig.gateway.manager.active[told["id"]].entry
+        entry.hold("KV cache full")
+        await asyncio.sleep(0.3)
+        blocker.cancel()
+        await waiting
+        told = await trace(rig, "held")
+    by_reason = {one["reason"]: one for one in told["queue"]["forecasts"]}
+    assert set(by_reason) == {"KV cache full", "its place in the order"}
+    order = by_reason["its place in the order"]
+    assert (order["forecast"], order["source"], order["measured"]) == (400.0, "perception", 4.0)
+    text = page(told)
+    assert "FORECAST  its place in the order: 400 output tokens, forecast by perception; measured 4: IT WAS 100.0 TIMES THE TRUTH" in text
+    assert "KV cache full (1 attempts)" in text
+    assert "waited    " in text
+
+
+def test_what_an_overload_left_no_room_for_is_told_with_its_cost():
+    traces = traces_of("robust-edf")
+    request = Request(id="r1", tenant="t", model="m", arrival_s=1000.0, prompt_tokens=500)
+    estimates = Estimates(slo=Slo(ttft_ms=1000.0, tpot_ms=50.0), output_tokens=100.0)
+    traces.received(request, "r1", Declared(), {}, estimates)
+    traces.queued(QueueEntry(request, estimates, 1))
+    for second in range(1, 5):
+        traces.sampled(system_snapshot(sent_s=1000.0 + second, policy="robust-edf", queued=9, cost_threshold=0.0 if second == 1 else 300.0))
+    told = trace_report(traces.find("r1"), traces, position=None, now_s=1006.0)
+    assert told["queue"]["too_costly"] == {"cost": 700.0, "threshold": 300.0, "samples": 3, "of": 4}
+    assert "put behind others, since its cost of 700 tokens was above the 300 that the overload left room for (3 of 4 looks" in page(told)
+
+
+def test_another_reason_for_the_same_policy_is_no_change():
+    traces = traces_of("robust-edf")
+    for second, reason in enumerate(("keep: calm", "keep: still calm")):
+        decision = MetaDecision(sent_s=1001.0, decision_id="d", policy="robust-edf", previous="robust-edf", reason=reason)
+        traces.control_changed(traces.policies[-1][1], resolved(Received(1001.0, decision)), 1001.0 + second)
+    assert [directives.policy.source for _, directives in traces.policies] == ["configured", "meta"]
+    assert traces.policies[-1][1].policy.reason == "keep: calm"
+
+
+def resolved(meta: Received[MetaDecision] | None = None) -> Directives:
+    configured = Configured(policy="robust-edf", n_run=0)
+    return resolve(configured, {}, meta, {}, OverrideNotice(sent_s=0.0), now_s=1001.0, stale_after_s=15.0)
+
+
+def traces_of(policy: str) -> RequestTraces:
+    scheduler = Scheduler(
+        settings=SchedulerSettings(),
+        instances=[InstanceSpec(name="i", capacity_n_run=1)],
+        router=make_router("least-loaded"),
+        policy=policy,
+    )
+    traces = RequestTraces(scheduler, kept=3, kept_s=60.0)
+    traces.control_changed(None, resolved(), 999.0)
+    return traces

@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -169,6 +170,27 @@ async def test_a_silent_child_is_killed_and_started_again():
         hung = await events.until("hung")
         assert "allowed 0.1 s" in hung.detail
         await events.until("ready", 2)
+
+
+async def test_a_stopped_child_is_killed_when_its_time_is_over_and_no_later():
+    events = Events()
+    code = NOTIFY + SERVE + "import time\ntell('READY=1')\nwhile True:\n tell('WATCHDOG=1'); time.sleep(0.02)"
+    async with Supervisor([script(code, notifies=True, watchdog_s=0.8)], on_event=events, rule=FAST):
+        first = await events.until("ready")
+        os.kill(first.pid, signal.SIGSTOP)
+        silent_s = float((await events.until("hung")).detail.split("silent for ")[1].split()[0])
+        assert 0.8 <= silent_s < 1.2, "within the limit and a moment, not a quarter of the limit later"
+        assert (await events.until("ready", 2)).pid != first.pid
+
+
+async def test_a_supervisor_that_stood_still_kills_no_child_for_it():
+    events = Events()
+    code = NOTIFY + SERVE + "import time\ntell('READY=1')\nwhile True:\n tell('WATCHDOG=1'); time.sleep(0.02)"
+    async with Supervisor([script(code, notifies=True, watchdog_s=0.5)], on_event=events, rule=FAST):
+        await events.until("ready")
+        time.sleep(2.0)  # noqa: ASYNC251 - the whole loop stands still, as on a machine that was suspended
+        await asyncio.sleep(0.3)
+        assert "hung" not in events.kinds()
 
 
 async def test_a_child_that_beats_is_left_alone():

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from hmas.agents.runtime.shell import AGENTS
-from hmas.cli.stack import AGENT_STAGE, ENGINE_STAGE, GATEWAY_STAGE, Choices, plan
+from hmas.cli.stack import AGENT_STAGE, AGENT_WATCHDOG_S, ENGINE_STAGE, GATEWAY_STAGE, WATCHDOG_S, Choices, plan
 from hmas.cli.targets import parse_targets
 from hmas.controller.config.derived import running_agents
 from hmas.controller.config.loader import load_config
@@ -40,6 +40,13 @@ def test_children_read_the_very_configuration_of_the_plan(tmp_path):
         read = load_config(str(file), spec.env)
         assert read.bus.url == "unix:///bus.sock"
         assert (read.engines, read.gateway, read.agents) == (stack.config.engines, stack.config.gateway, stack.config.agents)
+
+
+def test_an_agent_that_hangs_is_started_again_within_ten_seconds():
+    stack = plan(Choices(targets=parse_targets(["sim"]), port=0, admin_port=0, no_auth=True))
+    limits = {spec.name: spec.watchdog_s for spec in [*stack.engine_specs(), *stack.control_specs("unix:///bus.sock")]}
+    assert limits == dict.fromkeys(AGENTS, AGENT_WATCHDOG_S) | dict.fromkeys(("gateway", "sim-1"), WATCHDOG_S)
+    assert AGENT_WATCHDOG_S <= 8.0
 
 
 def test_ports_are_chosen_once():

@@ -171,6 +171,31 @@ def test_from_start_to_stop(tmp_path):
         assert gone(family.values()) == []
 
 
+def test_a_stopped_qos_is_named_and_started_again(tmp_path):
+    """The agents that wait for its views are named as waiting, and a healthy start has nothing to warn of."""
+
+    def doctor():
+        return {check["name"]: check for check in json.loads(up.hmas("doctor", "--json")[1])["checks"]}
+
+    with Up(tmp_path, "--engine", "sim", "--no-auth") as up:
+        up.announced()
+        until(lambda: doctor()["agent qos"]["found"].startswith("last answer: 0"))
+        assert {name: check["found"] for name, check in doctor().items() if check["state"] != "OK"} == {}
+        assert " WARNING gateway " not in up.log.read_text(), "a healthy start is no reason for a warning"
+        old = up.child("run agent qos")
+        os.kill(old, signal.SIGSTOP)
+        stopped_s = time.monotonic()
+        found = until(lambda: checks if (checks := doctor())["agent qos"]["state"] == "FAIL" else None, 20.0)
+        assert "may be 3 s" in found["agent qos"]["found"]
+        assert {found[f"agent {name}"]["state"] for name in ("meta", "statera")} == {"WARN"}
+        assert "it waits for qos" in found["agent meta"]["found"]
+        assert not found["agent meta"]["do"], "what to do stands beside the agent that it waits for"
+        until(lambda: any("run agent qos" in line and pid != old for line, pid in up.family().items()), 20.0)
+        assert time.monotonic() - stopped_s < 13.0
+        until(lambda: doctor()["agent meta"]["state"] == "OK", 30.0)
+        assert up.stop() == 0
+
+
 def test_a_killed_up_leaves_nothing_behind(tmp_path):
     with Up(tmp_path, "--engine", "sim", "--no-auth", "--no-agents") as up:
         up.announced()

@@ -66,17 +66,28 @@ def choose(view: LongView, *, current: str, start: str) -> RuleProposal:
         start: The configured starting policy.
     """
     if view.ended < SAMPLES_MIN:
-        return RuleProposal(current, f"keep: {view.ended} requests ended within {view.window_s:.0f} s are too few to judge by", "few")
+        found = f"{view.ended} requests" if view.ended != 1 else "1 request"
+        few = f"keep: {found} ended within {view.window_s:.0f} s, fewer than the {SAMPLES_MIN} that a judgement needs"
+        return RuleProposal(current, few, "few")
     for rule in (_unfair, _drowning, _blocked, _late):
         wish = rule(view, current)
         if wish is not None:
             return wish
     missed = f"{view.violation_rate:.0%} miss their SLO"
     if current == start:
-        return RuleProposal(start, f"keep: nothing speaks against {start}; {missed}", "keep")
+        return RuleProposal(start, f"keep: {missed}, {_no_other(view, start)}", "keep")
     if not is_calm(view):
         return RuleProposal(current, f"keep: the load that asked for {current} is still there; {missed}", "stay")
     return RuleProposal(start, f"the load that asked for {current} is gone; {missed}", "back")
+
+
+def _no_other(view: LongView, policy: str) -> str:
+    """Why no rule asks for another policy than the configured one."""
+    if view.violation_rate < CALM:
+        return "too few to look for another policy"
+    if view.mismatch >= CALM_MISMATCH:
+        return f"since the tokens asked for exceed those served by {view.mismatch:.0%}; no rule knows a better order for that than {policy}"
+    return f"but no rule knows a better order for that than {policy}"
 
 
 def figures(view: LongView) -> dict[str, float]:

@@ -93,7 +93,9 @@ class TwinSelector:
         self._proposed = self._leader(standing)
         if twin.silence and self._proposed is None:
             return msgspec.structs.replace(self._stand_in(situation, f"{twin.silence}{self._set_aside(current)}"), candidates=outlooks)
-        told = f"{answer.requests} requests replayed under {len(answer.outlooks)} policies: {self._told(standing or others, current)}"
+        count = len(answer.outlooks)
+        under = f"{count} candidates" if count != 1 else "the active one alone"
+        told = f"{answer.requests} requests replayed under {under}: {self._told(standing or others, current)}"
         home = None if self._proposed is not None else next((pair for pair in others if pair[0] == situation.start), None)
         if home is not None and self._is_level(*home, current):
             self._proposed = situation.start
@@ -110,10 +112,10 @@ class TwinSelector:
         """Describes the leading candidate, its lead, and why that is too little, if it is."""
         best, gain = next((pair for pair in leading if pair[0] == self._proposed), max(leading, key=_share, default=(current, NONE)))
         if gain.share <= 0.0:
-            return "none is expected to do better"
+            return f"none is expected to do better than {current.label}"
         told = f"{best.label} {gain.good:.1%} good against {gain.other_good:.1%}, {points(gain)}"
         if best not in (self._ahead, self._proposed):
-            return f"{told}: less than {MARGIN:.0%} or than chance"
+            return told if gain.error >= 1.0 else f"{told}, too little for a change: it takes {MARGIN:.0%}, and more than chance"
         under = self._twin.gain_under_stress(best, current)
         return f"{told}; if {STRESS:.0%} more came, {points(under)}" if under is not None else told
 
@@ -196,5 +198,7 @@ def outlooks_of(weighed: Sequence[Weighed], current: Candidate) -> tuple[Candida
 
 
 def points(gain: Gain) -> str:
-    """Formats a gain in percentage points with its standard error."""
+    """Formats a gain in percentage points with its standard error; without enough replays there is none."""
+    if gain.error >= 1.0:
+        return f"{100.0 * gain.share:+.1f} points, from too few replays to tell it from chance"
     return f"{100.0 * gain.share:+.1f} ± {100.0 * gain.error:.1f} points"

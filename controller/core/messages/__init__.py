@@ -26,6 +26,7 @@ from hmas.controller.core.messages.requests import RequestFeatures as RequestFea
 from hmas.controller.core.messages.requests import RequestNotice as RequestNotice
 from hmas.controller.core.messages.system import InstanceView as InstanceView
 from hmas.controller.core.messages.system import SystemSnapshot as SystemSnapshot
+from hmas.controller.core.messages.views import VIEW_FRESH_S as VIEW_FRESH_S
 from hmas.controller.core.messages.views import LatencySummary as LatencySummary
 from hmas.controller.core.messages.views import LongView as LongView
 from hmas.controller.core.messages.views import ShortView as ShortView

@@ -39,6 +39,8 @@ class ControlAction(Message, frozen=True, tag="action"):
 
     Attributes:
         token_budget: Tokens per step; 0 leaves the engine's own value.
+        reason, budget_reason, guard_reason: Why window, token budget and guard have their values, since the last change of each; an empty
+            one of the last two stands for `reason`.
         guard: Factor on the share that the gateway's TPOT guard allows a prompt, above 0 to 1.
     """
 
@@ -51,6 +53,8 @@ class ControlAction(Message, frozen=True, tag="action"):
     error: float = 0.0
     reason: str = ""
     guard: float = 1.0
+    budget_reason: str = ""
+    guard_reason: str = ""
 
 
 class CandidateOutlook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -74,6 +78,7 @@ class MetaDecision(Message, frozen=True, tag="decision"):
     """Meta's output A_t with parameters (meta -> gateway).
 
     Attributes:
+        previous: The policy that was active before.
         decision_id: Unique id; the gateway's event names it when the decision is applied.
         parameters: Topology-specific parameters, validated by the policy (H-MAS C.1).
         bypass: Whether this is the emergency bypass: FCFS and unbounded knobs (C.2).

@@ -7,6 +7,9 @@ from hmas.controller.core.messages.base import Message
 from hmas.controller.core.messages.requests import Completion
 from hmas.controller.core.messages.system import InstanceView
 
+VIEW_FRESH_S = 3.0
+"""Age above which a short view is of no use any more."""
+
 
 class LatencySummary(msgspec.Struct, frozen=True, kw_only=True):
     """Quantiles in milliseconds over a window; all 0 if `count` is 0."""

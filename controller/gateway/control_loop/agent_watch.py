@@ -11,6 +11,7 @@ from hmas.controller.core.messages import RequestCost, RequestFeatures
 from hmas.controller.core.slo import TargetTable
 from hmas.controller.core.types import Estimates, OutcomeKind, Request
 from hmas.controller.gateway.control_loop.apply import Control
+from hmas.controller.observability.defaults import DispatchedOnDefaults
 from hmas.controller.observability.observer import Observers
 from hmas.controller.scheduling.dispatch import FENCE, GUARD
 from hmas.controller.scheduling.instances.kv_fence import upper_output
@@ -59,13 +60,21 @@ class AgentWatch:
         on_judged: See `Judged`.
     """
 
-    def __init__(self, observer: Observers, control: Control, *, targets: TargetTable) -> None:
-        """`control` has the proposals of the agents, active or not; `targets` are the targets of requests that declare none."""
+    def __init__(self, observer: Observers, control: Control, *, targets: TargetTable, on_defaults: DispatchedOnDefaults) -> None:
+        """Creates the scores.
+
+        Args:
+            observer: Gets the events.
+            control: Has the proposals of the agents, active or not.
+            targets: The targets of requests that declare none.
+            on_defaults: Counts the dispatches that an agent's answer came too late for.
+        """
         self.scores = AgentScores()
         self.on_judged: Judged = control.set_aside
         self._observer = observer
         self._control = control
         self._targets = targets
+        self._on_defaults = on_defaults
         self._reported_s: dict[str, float] = {}
 
     def with_features(self, now: Estimates, features: RequestFeatures, answers: Answers, request: Request, declared: Declared) -> Estimates:
@@ -87,9 +96,11 @@ class AgentWatch:
         answers.cost = cost
         return now if self.scores.costs.aside else with_cost(now, cost)
 
-    def dispatched(self, dispatch: Dispatch, scheduler: Scheduler, now_s: float) -> None:
+    def dispatched(self, dispatch: Dispatch, scheduler: Scheduler, answers: Answers | None, now_s: float) -> None:
         """Scores the agents after a dispatch; the scheduler already counts the request as in flight."""
         name = dispatch.instance
+        if answers is not None and not dispatch.entry.tried:
+            self._on_defaults.count(now_s, features=answers.forecast is not None, cost=answers.cost is not None)
         for proposal in self._control.proposals(name):
             relieved = (dispatch.relieved == WINDOW and proposal.sets_window) or (dispatch.relieved == GUARD and proposal.tightens_guard)
             held = 0 < proposal.n_run < scheduler.sequences(name) and scheduler.is_half_empty(name, now_s)

@@ -37,9 +37,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Since:
-    """The times since when the settings have been active."""
+    """The times since when the settings have been active, and why the policy was changed then; empty if it never was."""
 
     policy_s: float
+    policy_reason: str = ""
     knobs_s: dict[tuple[str, str], float] = field(default_factory=dict)
 
 
@@ -247,7 +248,9 @@ class Control:
 
     def _note(self, change: Change, now_s: float) -> None:
         if change.kind == "policy":
-            self.since.policy_s = now_s
+            self.since.policy_s, self.since.policy_reason = now_s, change.reason
+        elif change.kind == "policy.source":
+            self.since.policy_reason = change.reason
         elif change.kind.startswith("knobs."):
             self.since.knobs_s[change.subject, change.kind.removeprefix("knobs.")] = now_s
         self._observer.note(

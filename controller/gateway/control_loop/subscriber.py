@@ -5,6 +5,7 @@ import logging
 from collections.abc import Mapping
 
 from hmas.controller.bus.base import Bus
+from hmas.controller.control.agent_liveness import AgentLiveness
 from hmas.controller.core.errors import BusError
 from hmas.controller.core.messages import (
     ACTIONS,
@@ -13,13 +14,16 @@ from hmas.controller.core.messages import (
     FEATURES,
     MAXLEN,
     MODELS,
+    VIEWS,
     ControlAction,
     DecisionOutcome,
+    LongView,
     Message,
     MetaDecision,
     ModelReport,
     RequestCost,
     RequestFeatures,
+    ShortView,
 )
 from hmas.controller.gateway.control_loop.apply import Control
 from hmas.controller.gateway.requests.manager import RequestManager
@@ -29,27 +33,32 @@ from hmas.controller.runtime.clock import Clock
 
 STREAMS = (FEATURES, COSTS, ACTIONS, DECISIONS, MODELS)
 RETRY_S = 1.0
+VIEWS_EVERY_S = 1.0
 RESUMED_ACTIONS = 5_000
 log = logging.getLogger(__name__)
 
 
 class AgentSubscriber:
-    """Follows the agents' streams.
-
-    Attributes:
-        received_s: Time of the last message from each agent, by agent.
-    """
+    """Follows the agents' streams, and notes in `liveness` when each agent was last heard."""
 
     def __init__(
-        self, *, bus: Bus, manager: RequestManager, control: Control, reports: ModelReports, decisions: DecisionLog, clock: Clock
+        self,
+        *,
+        bus: Bus,
+        manager: RequestManager,
+        control: Control,
+        reports: ModelReports,
+        decisions: DecisionLog,
+        liveness: AgentLiveness,
+        clock: Clock,
     ) -> None:
         self._bus = bus
         self._manager = manager
         self._control = control
         self._reports = reports
         self._decisions = decisions
+        self._liveness = liveness
         self._clock = clock
-        self.received_s: dict[str, float] = {}
 
     async def resume(self) -> None:
         """Restores the last messages that statera and meta sent before this process started."""
@@ -77,21 +86,31 @@ class AgentSubscriber:
                 log.warning("following the agents' streams failed: %s", error)
             await asyncio.sleep(RETRY_S)
 
+    async def watch_views(self) -> None:
+        """Notes once a second whether qos has sent another view. Its views go to other agents and are not followed here."""
+        last_s = -1.0
+        while True:
+            for view in await self._bus.latest(VIEWS):
+                if isinstance(view, ShortView | LongView) and view.sent_s != last_s:
+                    last_s = view.sent_s
+                    self._liveness.received("qos", self._clock.now_s())
+            await asyncio.sleep(VIEWS_EVERY_S)
+
     def on_message(self, message: Message) -> None:
         """Processes one message."""
         now_s = self._clock.now_s()
         match message:
             case RequestFeatures():
-                self.received_s["perception"] = now_s
+                self._liveness.received("perception", now_s)
                 self._manager.on_features(message)
             case RequestCost():
-                self.received_s["prediction"] = now_s
+                self._liveness.received("prediction", now_s)
                 self._manager.on_cost(message)
             case ControlAction():
-                self.received_s["statera"] = now_s
+                self._liveness.received("statera", now_s)
                 self._control.on_action(message)
             case MetaDecision():
-                self.received_s["meta"] = now_s
+                self._liveness.received("meta", now_s)
                 self._decisions.record(message)
                 self._control.on_decision(message)
             case DecisionOutcome():

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from itertools import islice
 
 from hmas.controller.bus.base import Bus
+from hmas.controller.control.agent_liveness import AgentLiveness
 from hmas.controller.control.agent_scores import shape_of
 from hmas.controller.control.estimates import fault_of_cost, fault_of_features
 from hmas.controller.core.messages import RequestCost, RequestFeatures, RequestNotice
@@ -56,6 +57,7 @@ class RequestManager:
         share_prompts: bool,
         weight_of: Callable[[str], float],
         agents: AgentWatch,
+        liveness: AgentLiveness,
     ) -> None:
         self._scheduler = scheduler
         self.progress: Callable[[str, int, float], None] = scheduler.progress
@@ -70,6 +72,7 @@ class RequestManager:
         self._idle = asyncio.Event()
         self._idle.set()
         self._agents = agents
+        self._liveness = liveness
         self._pumping = False
         self._ending = False
         # Ids, not the requests: a heap keeps a value for a while after it is discarded, and a request holds its body.
@@ -103,6 +106,7 @@ class RequestManager:
         self.active[request.id] = live
         self._idle.clear()
         self._bus.post(self._notice(live, now_s))
+        self._liveness.asked(now_s)
         self._refuse(self._scheduler.outranked())
         self.pump(now_s)
 
@@ -115,7 +119,7 @@ class RequestManager:
             live.instance = dispatch.instance
             live.dispatched_s = self._clock.now_s()
             self._observer.dispatched(dispatch, live.dispatched_s)
-            self._agents.dispatched(dispatch, self._scheduler, live.dispatched_s)
+            self._agents.dispatched(dispatch, self._scheduler, live.answers, live.dispatched_s)
             if self._retried:
                 self._retried.pop(live.request.id, None)
             if live.request.deadline_s != float("inf"):

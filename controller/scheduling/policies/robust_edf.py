@@ -67,7 +67,7 @@ class RobustEdf(QueuePolicy):
 
     def push(self, entry: QueueEntry, now_s: float) -> None:
         """Adds a waiting entry."""
-        self.threshold.arrived(self._cost(entry), now_s)
+        self.threshold.arrived(self.cost(entry), now_s)
         self._put(entry)
 
     def load(self, entries: Iterable[QueueEntry], now_s: float) -> None:  # noqa: ARG002  the contract's argument
@@ -75,7 +75,7 @@ class RobustEdf(QueuePolicy):
         in_turn: list[tuple[str, float, int, QueueEntry]] = []
         costly: list[tuple[str, float, int, QueueEntry]] = []
         value = self.threshold.value
-        waiting = [(self._cost(entry), entry) for entry in entries]
+        waiting = [(self.cost(entry), entry) for entry in entries]
         self.threshold.known_all([cost for cost, _ in waiting])
         for cost, entry in waiting:
             if cost <= value:
@@ -108,7 +108,7 @@ class RobustEdf(QueuePolicy):
     def on_overdue(self, entry: QueueEntry, now_s: float) -> None:  # noqa: ARG002  the contract's argument
         """Records that a waiting entry has become too late: if it was affordable, the threshold falls."""
         if entry.request.id in self._in_turn:
-            self.threshold.on_overdue(self._cost(entry))
+            self.threshold.on_overdue(self.cost(entry))
 
     def rank(self, request_id: str) -> int | None:
         """How many entries stand before it under the current threshold, None if it is not here."""
@@ -127,16 +127,17 @@ class RobustEdf(QueuePolicy):
     def __len__(self) -> int:
         return len(self._in_turn) + len(self._costly)
 
-    def _cost(self, entry: QueueEntry) -> float:
+    def cost(self, entry: QueueEntry) -> float:
+        """The cost in tokens that is compared with the threshold."""
         return max(1.0, entry.request.prompt_tokens + self._output_weight * entry.estimates.output_tokens) / entry.weight
 
     def _rank(self, entry: QueueEntry) -> tuple[bool, float, int]:
-        cost = self._cost(entry)
+        cost = self.cost(entry)
         costly = cost > self.threshold.value
         return (costly, cost if costly else _deadline_s(entry), entry.seq)
 
     def _put(self, entry: QueueEntry) -> None:
-        cost = self._cost(entry)
+        cost = self.cost(entry)
         if cost <= self.threshold.value:
             self._in_turn.push(entry.request.id, _deadline_s(entry), entry.seq, entry)
         else:
@@ -147,7 +148,7 @@ class RobustEdf(QueuePolicy):
         value = self.threshold.value
         for _ in range(_MOVES):
             first = self._in_turn.peek()
-            if first is None or (cost := self._cost(first[1])) <= value:
+            if first is None or (cost := self.cost(first[1])) <= value:
                 break
             self._in_turn.discard(first[1].request.id)
             self._costly.push(first[1].request.id, cost, first[1].seq, first[1])

@@ -155,6 +155,10 @@ class QueuePolicy(ABC):
     def open_tenant(self, tenant: str, now_s: float) -> None:  # noqa: B027  as above
         """Lets a tenant take part again. What it did not use meanwhile gives it no claim."""
 
+    def cost(self, entry: QueueEntry) -> float:  # noqa: ARG002  the contract's argument
+        """What `cost_threshold` is compared with, in tokens; 0 without a threshold. It depends on the entry and the parameters alone."""
+        return 0.0
+
     @property
     def cost_threshold(self) -> float:
         """The highest cost in tokens that is served in turn, infinite if all are. Operators see it; the twin's replays begin with it."""
