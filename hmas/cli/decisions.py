@@ -41,6 +41,7 @@ def explain(client: AdminClient, *, decision_id: str, as_json: bool) -> None:
 
 
 def listing(found: list[dict[str, Any]], *, changes: bool) -> str:
+    """The decisions as a table, each with its whole reason."""
     if not found:
         return f"meta has not {'changed' if changes else 'decided'} anything yet"
     return table(("when", "id", "in force", "set by", "expected", "good", "regret", "reason"), [_row(one) for one in found])

@@ -7,22 +7,11 @@ from pathlib import Path
 import click
 
 from hmas.cli.output import exit_where_broken, hint, say
-from hmas.demo.outcome import (
-    OURS,
-    chosen_decisions,
-    class_rows,
-    class_table,
-    decision_line,
-    document,
-    headline,
-    text_table,
-    worse_sentences,
-)
+from hmas.demo.decisions import decision_sentences
+from hmas.demo.outcome import OURS, class_rows, class_table, document, headline, text_table, worse_headline, worse_sentences
 from hmas.demo.page import page
 from hmas.demo.settings import DemoSettings
 from hmas.demo.story import run_demo
-
-DECISIONS_SHOWN = 14
 
 
 @click.command()
@@ -59,10 +48,11 @@ def demo(ctx: click.Context, *, seed: int, quick: bool, out: Path) -> None:
     (out / "demo.json").write_text(json.dumps(document(result), indent=1) + "\n", encoding="utf-8")
     (out / "demo.html").write_text(page(result), encoding="utf-8")
     rows = class_rows(result)
-    chosen = [f"  {decision_line(decision)}" for decision in chosen_decisions(result.run(OURS), DECISIONS_SHOWN)]
-    decisions = "\n".join([f"Decisions of {OURS} (some of them; all are in {out / 'demo.json'}):", *chosen])
+    sentences = [f"  {sentence}" for sentence in decision_sentences(result.run(OURS))]
+    decisions = "\n".join([f"What {OURS} decided (each decision is in {out / 'demo.json'}):", *sentences])
     classes = f"Good requests by class:\n{class_table(rows)}"
-    say("\n\n".join([text_table(result.runs), decisions, classes, "\n".join(worse_sentences(rows)), headline(result)]))
+    end = f"{headline(result)}\n{worse_headline(result, rows)}"
+    say("\n\n".join([text_table(result.runs), decisions, classes, "\n".join(worse_sentences(rows)), end]))
     hint(f"report: {out / 'demo.html'}   figures: {out / 'demo.json'}   {result.elapsed_s:.0f} s in all")
     if result.repeated:
         hint(f"made again because the machine stood still under them: {', '.join(result.repeated)}")

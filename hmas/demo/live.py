@@ -13,6 +13,7 @@ from hmas.controller.bus.redis_bus import RedisBus
 from hmas.controller.config.derived import ADMIN_TOKEN_FILE
 from hmas.controller.core.errors import AdminError
 from hmas.controller.core.messages import ACTIONS, DECISIONS, ControlAction, MetaDecision
+from hmas.controller.observability.decision_log import DecisionLog
 from hmas.controller.runtime.clock import Clock
 from hmas.demo.calibration import Variant
 from hmas.demo.settings import Span
@@ -127,7 +128,7 @@ async def live_run(
         results=results,
         samples=[sample_of(status, at_s - start_s) for at_s, status in watcher.seen],
         decisions=decisions_of(events, start_s),
-        verdicts=[_verdict(decision, start_s) for decision in decisions],
+        verdicts=verdicts_of(decisions, start_s),
         actions=actions,
         status=dict(status),
         slowest_status_s=watcher.slowest_s,
@@ -217,20 +218,27 @@ def decisions_of(events: Sequence[Mapping[str, Any]], start_s: float) -> list[De
             reason=event.get("reason", ""),
         )
         for event in events
-        if event["source"] in {"meta", "statera", "bypass"}
+        if event["source"] in {"meta", "statera", "bypass"} and not event["kind"].endswith(".source")
     ]
 
 
-def _verdict(decision: MetaDecision, start_s: float) -> Decision:
-    return Decision(
-        at_s=round(decision.sent_s - start_s, 2),
-        source=f"meta/{decision.source}",
-        kind="bypass" if decision.bypass else "policy",
-        subject="queue",
-        before=decision.previous,
-        after=decision.policy,
-        reason=decision.reason,
-    )
+def verdicts_of(decisions: Sequence[MetaDecision], start_s: float) -> list[Decision]:
+    """Meta's decisions, oldest first, each policy with its parameters; without the repeats that are only signs of life."""
+    log = DecisionLog()
+    for decision in decisions:
+        log.record(decision)
+    return [
+        Decision(
+            at_s=round(one["sent_s"] - start_s, 2),
+            source=f"meta/{one['source']}",
+            kind="bypass" if one["bypass"] else "policy",
+            subject="queue",
+            before=one["before"] if one["changed"] else one["in_force"],
+            after=one["in_force"],
+            reason=one["reason"],
+        )
+        for one in log.newest(KEPT)
+    ]
 
 
 def _disagreements(results: Sequence[Result], status: Mapping[str, Any], failures: Sequence[str], submitted: int) -> list[str]:

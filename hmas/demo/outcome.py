@@ -2,8 +2,7 @@
 
 import os
 import platform
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -11,7 +10,8 @@ import msgspec
 
 from hmas.cli.output import table
 from hmas.demo.calibration import Calibration, SweepPoint
-from hmas.demo.live import Decision, LiveRun
+from hmas.demo.decisions import decision_sentences, told
+from hmas.demo.live import LiveRun
 from hmas.demo.settings import DemoSettings
 from hmas.loadgen.results import Result, is_good
 from hmas.planning.report import rounded
@@ -86,6 +86,7 @@ def document(result: DemoResult) -> dict[str, Any]:
         "sweep": rounded(msgspec.to_builtins(result.sweep), DIGITS),
         "runs": [run_document(run) for run in result.runs],
         "decisions": msgspec.to_builtins(told(ours)),
+        "decided": decision_sentences(ours),
         "comparison": {
             "strongest_baseline": strongest.variant.name,
             "over_default": round(result.ratio_to(result.run(DEFAULT)), 4),
@@ -95,6 +96,7 @@ def document(result: DemoResult) -> dict[str, Any]:
         "timeline": msgspec.to_builtins(ours.samples),
         "classes": msgspec.to_builtins(rows),
         "worse": [row.words for row in rows if row.behind],
+        "worse_figures": worse_figures(result),
         "broken": result.broken,
     }
 
@@ -117,11 +119,6 @@ def run_document(run: LiveRun) -> dict[str, Any]:
         "elapsed_s": round(run.summary.elapsed_s, 2),
         "broken": run.broken,
     }
-
-
-def told(run: LiveRun) -> list[Decision]:
-    """Meta's decisions and every change that the gateway made for an agent, in order of time."""
-    return sorted([*run.verdicts, *run.decisions], key=lambda d: d.at_s)
 
 
 def headline(result: DemoResult) -> str:
@@ -157,33 +154,6 @@ def table_row(run: LiveRun) -> list[object]:
         s.rejected,
         run.summary.outcomes["lost"],
     ]
-
-
-def chosen_decisions(run: LiveRun, limit: int) -> list[Decision]:
-    """A selection of decisions to print: new policy decisions, at most half of them, then control changes, evenly sampled."""
-    policy = _news(d for d in told(run) if d.kind in {"policy", "bypass"})[: limit // 2]
-    knobs = [d for d in run.decisions if d.kind.startswith("knobs.")]
-    step = max(1, -(-len(knobs) // max(1, limit - len(policy))))
-    # Changes come in pairs of engines and knobs, so an odd step selects all of them.
-    return sorted([*policy, *knobs[:: step | 1]], key=lambda d: d.at_s)
-
-
-def _news(decisions: Iterable[Decision]) -> list[Decision]:
-    """Leaves out decisions that change nothing for reasons that differ from the previous ones only in figures."""
-    kept: list[Decision] = []
-    last = ""
-    for decision in decisions:
-        grounds = re.sub(r"[0-9.]+", "#", decision.reason)
-        if decision.before != decision.after or grounds != last:
-            kept.append(decision)
-        last = grounds
-    return kept
-
-
-def decision_line(decision: Decision) -> str:
-    """One decision as a line of text."""
-    change = f"{decision.before or '-'} -> {decision.after or '-'}"
-    return f"{decision.at_s:6.1f} s  {decision.source}: {decision.kind} {decision.subject}: {change}  ({decision.reason})"
 
 
 class ClassRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -249,10 +219,54 @@ def class_cells(row: ClassRow) -> list[str]:
 
 def worse_sentences(rows: Sequence[ClassRow]) -> list[str]:
     """A sentence for each class in which H-MAS is worse than the best baseline, worst first; if there is none, one that says so."""
-    behind = sorted((row for row in rows if row.behind), key=lambda row: -row.behind)
+    behind = _behind(rows)
     if not behind:
         return ["H-MAS is worse than the best baseline in no class."]
     return [
         f"H-MAS is worse at {row.words}: {row.good[OURS]} of {row.submitted} requests are good, {row.best[1]} under {row.best[0]}."
         for row in behind
     ]
+
+
+FIGURES: Sequence[tuple[str, Callable[[LiveRun], float], bool, str]] = (
+    ("ESG per second", lambda run: run.score.esg_rate, True, "{:.0f}"),
+    ("TTFT p50", lambda run: run.score.ttft_ms.p50, False, "{:.0f} ms"),
+    ("TTFT p95", lambda run: run.score.ttft_ms.p95, False, "{:.0f} ms"),
+    ("TTFT p99", lambda run: run.score.ttft_ms.p99, False, "{:.0f} ms"),
+    ("requests within their TTFT target", lambda run: run.score.ttft_compliance, True, "{:.0%}"),
+    ("TPOT p50", lambda run: run.score.tpot_ms.p50, False, "{:.1f} ms"),
+    ("TPOT p95", lambda run: run.score.tpot_ms.p95, False, "{:.1f} ms"),
+    ("TPOT p99", lambda run: run.score.tpot_ms.p99, False, "{:.1f} ms"),
+    ("requests within their TPOT target", lambda run: run.score.tpot_compliance, True, "{:.0%}"),
+    ("served requests per second", lambda run: run.score.throughput_rps, True, "{:.2f}"),
+    ("refused requests", lambda run: float(run.score.rejected), False, "{:.0f}"),
+    ("Jain's index over the tenants", lambda run: run.score.jain_tenants, True, "{:.3f}"),
+)
+"""Figures beside goodput by which runs are compared: name, value, whether more is better, and form."""
+
+
+def worse_figures(result: DemoResult) -> list[str]:
+    """The figures by which H-MAS is worse than the strongest baseline, each with both values."""
+    ours, other = result.run(OURS), result.strongest()
+    found = []
+    for name, value, more_is_better, form in FIGURES:
+        mine, theirs = form.format(value(ours)), form.format(value(other))
+        worse = value(ours) < value(other) if more_is_better else value(ours) > value(other)
+        if worse and mine != theirs:
+            found.append(f"{name}: {mine} against {theirs}")
+    return found
+
+
+def worse_headline(result: DemoResult, rows: Sequence[ClassRow]) -> str:
+    """What H-MAS is worse at, in a sentence or two, to stand beside the headline."""
+    other, figures = result.strongest().variant.name, worse_figures(result)
+    classes = [f"{row.words} ({row.good[OURS]} of {row.submitted}, {row.best[1]} under {row.best[0]})" for row in _behind(rows)]
+    parts = [f"Worse than {other}: {'; '.join(figures)}."] if figures else [f"It is worse than {other} in no figure."]
+    parts.append(
+        f"Fewer good requests: {'; '.join(classes)}." if classes else "It has fewer good requests than the best baseline in no class."
+    )
+    return " ".join(parts)
+
+
+def _behind(rows: Sequence[ClassRow]) -> list[ClassRow]:
+    return sorted((row for row in rows if row.behind), key=lambda row: -row.behind)

@@ -8,25 +8,45 @@ from string import Template
 from matplotlib.axes import Axes
 
 from hmas.demo.calibration import Calibration
+from hmas.demo.decisions import decision_sentences
 from hmas.demo.live import LiveRun
 from hmas.demo.outcome import (
     HEAD,
     OURS,
     DemoResult,
-    chosen_decisions,
     class_cells,
     class_head,
     class_rows,
     headline,
     table_row,
+    worse_headline,
     worse_sentences,
 )
 from hmas.demo.settings import FORM_SHARES, UNDECLARED, DemoSettings
 from hmas.loadgen.score import running_goodput
 from hmas.planning.charts import Line, inline, plot_lines, plot_shares
 
-DECISIONS = 60
-DECISION_HEAD = ("time", "who", "what", "change", "why")
+TTFT_SHOWN = 2.5
+"""How far the TTFT chart reaches, in targets: what comes later is late, whoever waits the longest for it."""
+TERMS = (
+    ("window", "requests that may run on each engine at once; `agents`: statera sets it while the load runs"),
+    ("goodput/s, rate", "requests that met both of their targets, per second, and as a share of all scored requests"),
+    (
+        "ESG/s",
+        (
+            "expected service gain per second (H-MAS Eq. 6): the tokens of each served request, prompt and weighted output, in full if it came "
+            "whole in time, and the less the later it came"
+        ),
+    ),
+    ("TTFT", "time from the arrival of a request to its first token, the wait in the queue included"),
+    ("TPOT", "time per output token after the first"),
+    ("p50, p95, p99", "half, 95 % and 99 % of the requests took no longer"),
+    ("ok", "share of all scored requests that met this one target"),
+    ("done/s", "requests that were served per second, in time or not"),
+    ("Jain", "Jain's index over the goodput rates of the tenants: 1 if all are served alike, 1/n if one of n gets everything"),
+    ("SLO scale", "factor on the targets of H-MAS Table 6, which were measured on other GPUs, so that they suit these engines"),
+)
+"""The terms of the page: their meaning."""
 
 
 def page(result: DemoResult) -> str:
@@ -47,6 +67,8 @@ def page(result: DemoResult) -> str:
             f"{len(ours.results)} requests per run on identical arrivals, {result.elapsed_s:.0f} s in all"
         ),
         headline=escape(headline(result)),
+        worse=escape(worse_headline(result, rows)),
+        terms="".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in TERMS),
         troubles="".join(f'<p class="bad">{escape(text)}</p>' for text in [*result.broken, *_noise(runs)]),
         table=_table(HEAD, [table_row(run) for run in runs], ours=OURS),
         bars=inline(lambda axes: _bars(axes, runs)),
@@ -57,7 +79,7 @@ def page(result: DemoResult) -> str:
         + _table(class_head(rows), [class_cells(row) for row in rows])
         + fairness,
         decisions=_decisions(ours),
-        facts="".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in _facts(settings, calibration)),
+        facts="".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in _facts(settings, calibration, ours)),
         capacity=inline(lambda axes: plot_lines(axes, capacity, x_label="window n_run per engine", y_label="requests/s")),
         sweep=inline(lambda axes: plot_lines(axes, sweep, x_label="window n_run per engine", y_label="goodput rate")),
     )
@@ -78,10 +100,18 @@ def _bars(axes: Axes, runs: Sequence[LiveRun]) -> None:
 
 
 def _ttft(axes: Axes, result: DemoResult) -> None:
+    """The share of all requests that had their first token by a multiple of their own target.
+
+    Over seconds up to the latest answer, a run that serves late requests in the end would look slower than one that refuses them.
+    """
     for run in result.runs:
-        scored = [r for r in run.results if r.at_s >= result.settings.warmup_s]
-        plot_shares(axes, [r.ttft_ms / 1000.0 for r in scored if r.ttft_ms >= 0], len(scored), "seconds", name=run.variant.name)
-    axes.set_ylabel("share of requests")
+        streamed = [r for r in run.results if r.at_s >= result.settings.warmup_s and r.streamed]
+        plot_shares(axes, [r.ttft_ms / r.slo.ttft_ms for r in streamed if r.ttft_ms >= 0], len(streamed), "", name=run.variant.name)
+    axes.axvline(1.0, color="0.3", linewidth=0.9, linestyle="--")
+    axes.annotate("target", (1.0, 0.02), xytext=(3, 0), textcoords="offset points", fontsize=8)
+    axes.set_xlim(0.0, TTFT_SHOWN)
+    axes.set_xlabel("TTFT over the request's own target")
+    axes.set_ylabel("share of streamed requests")
 
 
 def _timeline(axes: Axes, run: LiveRun) -> None:
@@ -101,17 +131,29 @@ def _timeline(axes: Axes, run: LiveRun) -> None:
 
 
 def _decisions(run: LiveRun) -> str:
-    chosen = chosen_decisions(run, DECISIONS)
-    if not chosen:
+    sentences = decision_sentences(run)
+    if not sentences:
         return '<p class="bad">none</p>'
-    rows = [(f"{d.at_s:.1f} s", d.source, f"{d.kind} {d.subject}", f"{d.before or '-'} → {d.after or '-'}", d.reason) for d in chosen]
-    note = f"{len(run.verdicts)} decisions by meta and {len(run.actions)} control actions by statera lay on the bus; shown: {len(chosen)}."
-    return f'<div class="text">{_table(DECISION_HEAD, rows)}</div><p class=soft>{note}</p>'
+    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
+    note = f"{len(run.verdicts)} decisions by meta and {len(run.actions)} control actions by statera; each of them is in demo.json."
+    return f"<ul>{items}</ul><p class=soft>{note}</p>"
 
 
-def _facts(settings: DemoSettings, calibration: Calibration) -> list[tuple[str, str]]:
+def _targets(run: LiveRun) -> str:
+    """The declared targets of the run's requests in milliseconds."""
+    declared = [r.slo for r in run.results if r.declared]
+    if not declared:
+        return "none"
+    parts = []
+    for name, values in (("TTFT", sorted(slo.ttft_ms for slo in declared)), ("TPOT", sorted(slo.tpot_ms for slo in declared))):
+        parts.append(f"{name} {values[0]:.0f} to {values[-1]:.0f} ms, half of them up to {values[len(values) // 2]:.0f} ms")
+    return "; ".join(parts)
+
+
+def _facts(settings: DemoSettings, calibration: Calibration, run: LiveRun) -> list[tuple[str, str]]:
     slo = (
-        f"H-MAS Table 6 and Eq. 14, scaled by {calibration.slo_scale:g}: the mean TPOT target is {settings.tpot_headroom:g} times "
+        f"H-MAS Table 6 and Eq. 14, times the SLO scale of {calibration.slo_scale:g}: {_targets(run)}. "
+        f"The mean TPOT target is {settings.tpot_headroom:g} times "
         f"the {calibration.knee.tpot_ms:.1f} ms at window {calibration.knee.n_run}, the smallest with three quarters of the capacity"
     )
     lengths = (
@@ -119,7 +161,7 @@ def _facts(settings: DemoSettings, calibration: Calibration) -> list[tuple[str, 
         f"outputs up to {settings.max_output_tokens} tokens"
     )
     targets = (
-        f"{UNDECLARED.ttft_ms / 1000:g} s to the first token and {UNDECLARED.tpot_ms:g} ms a token, in every run, "
+        f"TTFT {UNDECLARED.ttft_ms:.0f} ms and TPOT {UNDECLARED.tpot_ms:.0f} ms, in every run, "
         "whatever the gateway takes their targets to be"
     )
     bodies = ", ".join(f"{share:.0%} {name}" for name, share in FORM_SHARES.items())

@@ -4,12 +4,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from matplotlib.figure import Figure
 
-from hmas.controller.core.messages import ControlAction
+from hmas.controller.core.messages import ControlAction, MetaDecision
 from hmas.demo.calibration import Calibration, CapPoint, SweepPoint, Variant, run_virtual
-from hmas.demo.live import Decision, LiveRun, Sample, broken_sums, decisions_of, sample_of
-from hmas.demo.outcome import DemoResult, chosen_decisions, decision_line, document, headline, text_table
-from hmas.demo.page import page
+from hmas.demo.decisions import decision_sentences
+from hmas.demo.live import Decision, LiveRun, Sample, broken_sums, decisions_of, sample_of, verdicts_of
+from hmas.demo.outcome import HEAD, DemoResult, document, headline, table_row, text_table, worse_figures
+from hmas.demo.page import TTFT_SHOWN, _ttft, page
 from hmas.demo.settings import DemoSettings, demo_arrivals
 from hmas.loadgen.dataset import load_mixture
 from hmas.loadgen.results import RunSummary, count_outcomes
@@ -105,27 +107,86 @@ def test_table_has_a_row_per_run(result):
     assert "agents" in lines[4]
 
 
-def test_policy_decisions_come_first_of_all(result):
-    chosen = chosen_decisions(result.run("hmas"), 14)
-    assert len(chosen) <= 14
-    assert any(d.kind == "policy" for d in chosen)
-    assert [d.at_s for d in chosen] == sorted(d.at_s for d in chosen)
-    assert "deadlines are missed" in decision_line(next(d for d in chosen if d.kind == "policy"))
+def test_decisions_are_told_by_kind_in_a_sentence_each(result):
+    def verdict(at_s, before, after, reason):
+        return Decision(at_s=at_s, source="meta/twin", kind="policy", subject="queue", before=before, after=after, reason=reason)
 
-
-def test_what_is_kept_for_the_same_reason_is_told_once(result):
-    def keep(at_s, reason):
-        return Decision(at_s=at_s, source="meta/keep", kind="policy", subject="queue", before="edf", after="edf", reason=reason)
+    def knob(at_s, before, after, subject="engine-1"):
+        texts = [f"{value} (statera)" for value in (before, after)]
+        return Decision(
+            at_s=at_s, source="statera", kind="knobs.n_run", subject=subject, before=texts[0], after=texts[1], reason=f"TPOT at {at_s}"
+        )
 
     verdicts = [
-        keep(1, "3% miss"),
-        keep(2, "4.5% miss"),
-        keep(3, "too few"),
-        keep(4, "5% miss"),
-        decision(5, kind="policy", reason="5% miss"),
+        verdict(1, "edf", "edf", "3% miss"),
+        verdict(2, "edf", "edf", "4% miss"),
+        verdict(3, "edf", "sjf", "9% miss"),
+        verdict(4, "sjf", "sjf(tpot_guard=0.2)", "8% miss"),
     ]
-    run = msgspec.structs.replace(result.run("hmas"), verdicts=verdicts, decisions=[])
-    assert [d.at_s for d in chosen_decisions(run, 20)] == [1, 3, 4, 5]
+    knobs = [knob(0.5, 64, 32), knob(1.5, 32, 48, "engine-2"), knob(2.5, 32, 16), knob(3.5, 16, 24)]
+    run = msgspec.structs.replace(result.run("hmas"), verdicts=verdicts, decisions=knobs)
+    assert decision_sentences(run) == [
+        "Between 1.0 and 2.0 s meta looked at edf 2 times and kept it; the newest reason: 4% miss.",
+        "At 3.0 s meta changed edf to sjf: 9% miss.",
+        "At 4.0 s meta changed sjf to sjf(tpot_guard=0.2): 8% miss.",
+        (
+            "Between 0.5 and 3.5 s statera changed n_run of engine-1 3 times, from 64 (statera) to 24 (statera), between 16 and 32 meanwhile; "
+            "the newest reason: TPOT at 3.5."
+        ),
+        "At 1.5 s statera set n_run of engine-2 from 32 (statera) to 48 (statera): TPOT at 1.5.",
+    ]
+
+
+def test_signs_of_life_are_no_decisions_and_parameters_are_told():
+    def said(number, **fields):
+        known = {"sent_s": 100.0 + number, "decision_id": f"m-{number}", "policy": "sjf", "previous": "sjf", "reason": f"r{number}"}
+        return MetaDecision(**(known | fields))
+
+    decisions = [said(1), said(2, repeats="m-1"), said(3, parameters={"tpot_guard": 0.2}, changed=True), said(4, changed=True)]
+    assert [(d.before, d.after) for d in verdicts_of(decisions, 100.0)] == [
+        ("sjf", "sjf"),
+        ("sjf", "sjf(tpot_guard=0.2)"),
+        ("sjf(tpot_guard=0.2)", "sjf"),
+    ]
+
+
+def test_what_it_is_worse_at_stands_beside_the_headline(result):
+    slow = msgspec.structs.replace(result.run("hmas").score, throughput_rps=0.5, jain_tenants=0.25)
+    run = msgspec.structs.replace(result.run("hmas"), score=slow)
+    changed = msgspec.structs.replace(result, runs=[*result.runs[:3], run])
+    found = worse_figures(changed)
+    assert any(line.startswith("served requests per second: 0.50 against ") for line in found)
+    assert any(line.startswith("Jain's index over the tenants: 0.250 against ") for line in found)
+    html = page(changed)
+    assert html.index('class="headline"') < html.index('class="worse"') < html.index("<h2>")
+    assert f"Worse than {changed.strongest().variant.name}: " in html
+    assert document(changed)["worse_figures"] == found
+
+
+def test_the_page_defines_its_terms_and_gives_targets_in_ms(result):
+    html = page(result)
+    for term in ("ESG/s", "Jain", "SLO scale", "TTFT", "TPOT"):
+        assert f"<dt>{term}</dt>" in html
+    declared = [r.slo.ttft_ms for r in result.run("hmas").results if r.declared]
+    assert f"TTFT {min(declared):.0f} to {max(declared):.0f} ms" in html
+    assert "TTFT 2000 ms and TPOT 60 ms, in every run" in html
+
+
+def test_the_table_fits_into_1280_pixels(result):
+    rows = [table_row(run) for run in result.runs]
+    # Head cells wrap between words; a figure of the page's 14 pixels is at most 8.5 pixels wide, and a cell has 14 pixels around it.
+    widths = [max([*map(len, head.split()), *(len(str(row[place])) for row in rows)]) for place, head in enumerate(HEAD)]
+    assert sum(8.5 * width + 14 for width in widths) <= 1280 - 2 * 16
+    assert "max-width: 1240px" in page(result)
+
+
+def test_the_ttft_chart_ends_at_a_multiple_of_the_target_and_not_at_the_latest_answer(result):
+    results = [msgspec.structs.replace(r, ttft_ms=90_000.0) if place % 7 == 0 else r for place, r in enumerate(result.run("hmas").results)]
+    run = msgspec.structs.replace(result.run("hmas"), results=results)
+    axes = Figure().subplots()
+    _ttft(axes, msgspec.structs.replace(result, runs=[*result.runs[:3], run]))
+    assert axes.get_xlim() == (0.0, TTFT_SHOWN)
+    assert axes.get_xlabel() == "TTFT over the request's own target"
 
 
 class Page(HTMLParser):

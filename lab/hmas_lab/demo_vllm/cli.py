@@ -8,7 +8,8 @@ import click
 import msgspec
 
 from hmas.cli.output import exit_where_broken, hint, say
-from hmas.demo.outcome import OURS, chosen_decisions, decision_line
+from hmas.demo.decisions import decision_sentences
+from hmas.demo.outcome import OURS
 from hmas.loadgen.arrivals import ArrivalSpec
 from hmas.loadgen.dataset import load_mixture
 from hmas.loadgen.traces import Trace, TraceRow, read_trace
@@ -21,7 +22,6 @@ from hmas_lab.vllm_engine import VllmServer
 
 AZURE = "arrivals/azure_llm_2023_conv.csv.gz"
 OWN_ROWS = 12_000
-DECISIONS_SHOWN = 14
 PACE = {"meta_period_s": 4.0, "meta_dwell_s": 10.0, "meta_rollback_window_s": 6.0, "qos_long_window_s": 20.0, "qos_short_window_s": 3.0}
 """The agents' clocks, faster by about what the runs are shorter than a service's day."""
 
@@ -64,9 +64,9 @@ def demo_vllm(
     (out / "demo-vllm.json").write_text(json.dumps(document(result), indent=1) + "\n", encoding="utf-8")
     say(text_table(result))
     say("")
-    say(f"Decisions of {OURS} in the last block (some of them; all are in {out / 'demo-vllm.json'}):")
-    for decision in chosen_decisions(result.blocks[-1].runs[OURS], DECISIONS_SHOWN):
-        say("  " + decision_line(decision))
+    say(f"Decisions of {OURS} in the last block (each of them is in {out / 'demo-vllm.json'}):")
+    for sentence in decision_sentences(result.blocks[-1].runs[OURS]):
+        say("  " + sentence)
     say("")
     say(headline(result))
     hint(f"figures: {out / 'demo-vllm.json'}   {msgspec.json.encode(round(result.elapsed_s)).decode()} s in all")

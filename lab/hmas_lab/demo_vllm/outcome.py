@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from hmas.cli.output import table
-from hmas.demo.outcome import DEFAULT, DIGITS, OURS, VERSION, run_document, told
+from hmas.demo.decisions import told
+from hmas.demo.outcome import DEFAULT, DIGITS, OURS, VERSION, run_document
 from hmas.planning.report import rounded
 from hmas_lab.demo_vllm.study import NAMES, FieldResult
 
