@@ -3,13 +3,14 @@
 import pytest
 from control_kit import instance, long_view, short_view
 from test_statera_control import settle
+from typing_kit import of_type
 
 from hmas.agents.meta.model import MetaModel
 from hmas.agents.meta.selectors.rules import choose
 from hmas.agents.meta.selectors.twin import points
 from hmas.agents.meta.twin.evidence import Gain
 from hmas.agents.statera.model import StateraModel
-from hmas.controller.core.messages import ControlAction
+from hmas.controller.core.messages import ControlAction, MetaDecision
 from hmas.controller.scheduling.policies.registry import POLICIES
 
 
@@ -41,11 +42,12 @@ def test_an_error_that_is_not_known_is_not_printed():
 
 def test_the_first_decision_says_that_nothing_is_measured():
     (said,) = MetaModel(start="edf", pool=POLICIES).on_short(short_view(0.0), 0.0)
-    assert said.reason == "start: nothing is measured yet"
+    assert of_type(MetaDecision, said).reason == "start: nothing is measured yet"
 
 
 def regulated(model: StateraModel, from_s: float, until_s: float, **seen) -> list:
-    said, step = [], int(from_s / 0.1)
+    said: list[ControlAction] = []
+    step = int(from_s / 0.1)
     while 0.1 * step < until_s:
         now_s = 0.1 * step
         n_run = said[-1].n_run if said else 16

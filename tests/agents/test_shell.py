@@ -324,9 +324,13 @@ async def test_a_long_batch_is_no_hang_but_a_batch_without_end_is(monkeypatch):
 
     begun, done = threading.Event(), threading.Event()
 
+    def work() -> bool:
+        begun.set()
+        return done.wait(5)
+
     class Slow(Echo):
         def handle(self, messages, now_s):
-            return Deferred(lambda: begun.set() or done.wait(5), lambda _, at_s: [])
+            return Deferred(work, lambda _, at_s: [])
 
     async with shells(SystemClock) as start:
         run = start(Slow(), notify=Told())

@@ -65,9 +65,7 @@ def default_costs(live: ActiveRequest) -> Message:
 
 async def doctor_and_status(rig: Rig) -> str:
     status = (await rig.admin("GET", "/admin/status")).json
-    found = [
-        f"{check.name} {check.found} {check.do}" for check in check_agents(rig.gateway.config, status["agents"]) if check.state == "WARN"
-    ]
+    found = [f"{check.name} {check.found} {check.do}" for check in check_agents(status["agents"]) if check.state == "WARN"]
     return "\n".join([page(status), *found])
 
 

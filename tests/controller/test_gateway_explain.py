@@ -9,6 +9,7 @@ import orjson
 import pytest
 from gateway_kit import MODEL, Rig, chat, eventually, gateway_config, running
 from message_kit import system_snapshot
+from typing_kit import known
 
 from hmas.cli.explain import page
 from hmas.controller.config.schema import GatewayConfig, SchedulerConfig
@@ -224,7 +225,7 @@ async def test_the_forecast_that_made_a_request_wait_is_marked(tmp_path: Path):
         rig.gateway.manager.on_features(
             msgspec.convert(said | believed | {"output_tokens": 400.0, "output_tokens_p90": 900.0}, RequestFeatures)
         )
-        entry = rig.gateway.manager.active[told["id"]].entry
+        entry = known(rig.gateway.manager.active[told["id"]].entry)
         entry.hold("KV cache full")
         await asyncio.sleep(0.3)
         blocker.cancel()
@@ -248,7 +249,7 @@ def test_what_an_overload_left_no_room_for_is_told_with_its_cost():
     traces.queued(QueueEntry(request, estimates, 1))
     for second in range(1, 5):
         traces.sampled(system_snapshot(sent_s=1000.0 + second, policy="robust-edf", queued=9, cost_threshold=0.0 if second == 1 else 300.0))
-    told = trace_report(traces.find("r1"), traces, position=None, now_s=1006.0)
+    told = trace_report(known(traces.find("r1")), traces, position=None, now_s=1006.0)
     assert told["queue"]["too_costly"] == {"cost": 700.0, "threshold": 300.0, "samples": 3, "of": 4}
     assert "put behind others, since its cost of 700 tokens was above the 300 that the overload left room for (3 of 4 looks" in page(told)
 

@@ -6,6 +6,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from hmas.controller.config.schema import EngineConfig, SchedulerConfig
 from hmas.controller.core.types import OutcomeKind
 from hmas.controller.gateway.http.exchange import ClientExchange
 from hmas.controller.gateway.requests.active_request import ActiveRequest, Ending
+from hmas.controller.gateway.requests.manager import RequestManager
 
 EVENT = orjson.dumps({"choices": [{"index": 0, "delta": {"content": "x" * 65_400}, "finish_reason": None}]})
 LAST = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
@@ -67,6 +69,10 @@ class Engine:
             await reader.readexactly(1)
         writer.write(chunk(LAST) + b"0\r\n\r\n")
         self.large_done = self.large_done or large
+
+
+def holds(manager: RequestManager, number: int) -> bool:
+    return len(manager.active) == number
 
 
 @asynccontextmanager
@@ -210,7 +216,7 @@ async def test_clients_that_leave_leave_nothing_in_memory(tmp_path: Path, state:
                     await writer.drain()
                     clients.append(writer)
                     if state != "upload":
-                        await eventually(lambda number=number: len(manager.active) == number + 2, 20)
+                        await eventually(partial(holds, manager, number + 2), 20)
                     if state == "answering":
                         await reader.readuntil(b"data: ")
                     del reader

@@ -139,7 +139,7 @@ def test_requests_behind_an_unread_answer_are_served_to_a_client_that_has_done_s
             await asyncio.sleep(1.0)
             client.writer.write_eof()
             await asyncio.sleep(1.0)
-            for _ in range(40):
+            for _number in range(40):
                 assert len((await client.answer()).body) == 1 << 20
             assert await client.closed()
 

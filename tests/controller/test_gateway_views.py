@@ -3,6 +3,7 @@
 import asyncio
 import re
 from pathlib import Path
+from typing import Any
 
 from control_kit import long_view, short_view
 from gateway_kit import MODEL, chat, eventually, running
@@ -68,13 +69,20 @@ async def test_dispatches_before_an_agents_answer_are_counted_by_agent(tmp_path:
         waiting = asyncio.create_task(rig.post(chat("answered in time", tokens=3)))
         await eventually(lambda: rig.gateway.scheduler.queued == 1)
         (request_id,) = [name for name, live in rig.gateway.manager.active.items() if not live.dispatched_s]
-        known = {"request_id": request_id, "sent_s": 1.0, "tenant": "default", "model": MODEL, "prompt_tokens": 5, "task_type": TaskType.QA}
-        believed = {"confidence": 0.8, "importance": 0.9, "ttft_slo_ms": 3300.0, "tpot_slo_ms": 60.0}
+        known: dict[str, Any] = {
+            "request_id": request_id,
+            "sent_s": 1.0,
+            "tenant": "default",
+            "model": MODEL,
+            "prompt_tokens": 5,
+            "task_type": TaskType.QA,
+        }
+        believed: dict[str, Any] = {"confidence": 0.8, "importance": 0.9, "ttft_slo_ms": 3300.0, "tpot_slo_ms": 60.0}
         rig.gateway.manager.on_features(RequestFeatures(**known, **believed, output_tokens=33.0, output_tokens_p90=70.0))
         late = asyncio.create_task(rig.post(chat("half answered", tokens=3)))
         await eventually(lambda: rig.gateway.scheduler.queued == 2)
         other = next(name for name, live in rig.gateway.manager.active.items() if not live.dispatched_s and name != request_id)
-        cost = {"sent_s": 1.0, "ttft_ms": {"sim-1": 41.0}, "tpot_ms": {"sim-1": 2.5}, "output_tokens": 33.0}
+        cost: dict[str, Any] = {"sent_s": 1.0, "ttft_ms": {"sim-1": 41.0}, "tpot_ms": {"sim-1": 2.5}, "output_tokens": 33.0}
         rig.gateway.manager.on_cost(RequestCost(request_id=request_id, **cost))
         rig.gateway.manager.on_cost(RequestCost(request_id=other, **cost))
         blocker.cancel()
