@@ -22,6 +22,8 @@ from hmas.controller.runtime.clock import Clock
 MAX_BODY_BYTES = 64 * 1024
 MAX_EVENTS = 1000
 DEFAULT_EVENTS = 100
+CHANGING = frozenset({"POST", "DELETE"})
+"""Methods that change something here; what they send must be JSON by its content type, as no form of another site's page can send it."""
 OPENAPI = Path(__file__).with_name("openapi.json")
 FORCE_KEYS = frozenset({"author", "reason", "for_s"})
 KNOBS = KnobsPart.__struct_fields__
@@ -145,7 +147,8 @@ class AdminServer:
             if refusal is not None:
                 return _error(403, refusal.message, refusal.code)
             self._authenticate(request)
-            _require_json(request)
+            if request.method in CHANGING and request.match_info.http_exception is None:
+                _require_json(request)
             return await handler(request)
         except BadRequest as error:
             return _error(error.status, str(error), error.code, error.path)
@@ -155,7 +158,9 @@ class AdminServer:
             return _error(413, f"the body is larger than {MAX_BODY_BYTES} bytes", "request_too_large")
         except web.HTTPMethodNotAllowed as error:
             allowed = ", ".join(sorted(error.allowed_methods))
-            return _error(405, f"{request.method} is not allowed on {request.path}; allowed: {allowed}", "method_not_allowed")
+            answer = _error(405, f"{request.method} is not allowed on {request.path}; allowed: {allowed}", "method_not_allowed")
+            answer.headers["allow"] = allowed
+            return answer
         except web.HTTPNotFound:
             return _error(404, f"there is no {request.path} here", "unknown_path")
         except Exception:
@@ -310,8 +315,6 @@ def _require_json(request: web.Request) -> None:
     Raises:
         BadRequest: 415.
     """
-    if request.method in ("GET", "HEAD", "OPTIONS"):
-        return
     if request.method == "DELETE" and not request.can_read_body and "content-type" not in request.headers:
         return
     if request.content_type != "application/json":
