@@ -105,7 +105,7 @@ def test_with_full_windows_a_dispatch_touches_no_waiting_request():
     for number in range(2000):
         made.submit(request(number), believed(), 0.0)
     assert len(made.dispatch(0.0)) == 1
-    heap = made._wait_queue.groups[0].policy._heap
+    heap = made._wait_queue.groups[0].policy._policy._heap
     before, asked = heap.moves, router.asked
     for _ in range(100):
         assert made.dispatch(0.0) == []
