@@ -13,6 +13,7 @@ from hmas.controller.core.messages import RequestCost
 from hmas.controller.core.types import OutcomeKind
 from hmas.controller.observability.observer import Completion, Observer, Request
 from hmas.controller.runtime.clock import Clock
+from hmas.controller.scheduling.queue.tenant_accounts import service_of
 from hmas.controller.scheduling.refusals import completion_of
 from hmas.controller.scheduling.results import Ended
 
@@ -26,13 +27,15 @@ TENANT_KEPT = 1000
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """Figures of the last minute, for operators. `service_s`: how long they were on engines, all together."""
+    """Figures of the last minute, for operators. `service`: what those that were served took from the engines, in
+    prompt tokens.
+    """
 
     window_s: float = RECENT_S
     ended: int = 0
     completed: int = 0
     slo_met: int = 0
-    service_s: float = 0.0
+    service: float = 0.0
     ttft_ms: tuple[float, ...] = field(default=(), repr=False)
     tpot_ms: tuple[float, ...] = field(default=(), repr=False)
 
@@ -137,7 +140,7 @@ def _figures(kept: deque[Completion], now_s: float) -> Recent:
         ended=len(kept),
         completed=len(done),
         slo_met=sum(item.slo_met for item in done),
-        service_s=sum(max(0.0, item.total_ms - item.queue_ms) for item in kept if item.queue_ms >= 0.0) / 1000.0,
+        service=sum(service_of(item.prompt_tokens, item.output_tokens) for item in kept if item.output_tokens),
         ttft_ms=tuple(sorted(item.ttft_ms for item in done if item.ttft_ms >= 0)),
         tpot_ms=tuple(sorted(item.tpot_ms for item in done if item.tpot_ms >= 0)),
     )

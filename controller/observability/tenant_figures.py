@@ -21,7 +21,7 @@ class TenantFigures(msgspec.Struct, frozen=True, kw_only=True):
         weight: Its active weight.
         load: Its requests that wait and run now.
         recent: Its requests that ended in the last minute.
-        service_share: Its share of the time that all requests of the last minute spent on engines; 0 if there were none.
+        service_share: Its share of the service that all requests of the last minute got (`service_of`); 0 if there were none.
         weight_share: The share that its weight gives it among the tenants that asked for service; 0 if it did not ask.
         waits_for: Why its requests wait, as text; empty if none waits.
     """
@@ -74,7 +74,7 @@ def tenant_figures(
     names = sorted({*configured, *recent, *by_label})
     asking = {name: weight_of(name) for name in names if name in by_label or (name in recent and recent[name].ended)}
     weights = sum(asking.values())
-    rates = {name: one.service_s / one.window_s for name, one in recent.items()}
+    rates = {name: one.service / one.window_s for name, one in recent.items()}
     served = sum(rates.values())
     others_wait = sum(load.waiting > 0 for load in by_label.values()) > 1
     found = []

@@ -61,10 +61,12 @@ def test_a_replay_is_the_same_every_time_and_scores_what_came_after_the_lead_in(
 
 
 def test_tenants_count_by_their_weights():
-    tenants = {SHORT: "vip", LONG: "batch"}
-    window = [replace(one, request=replace(one.request, tenant=tenants[one.output_tokens])) for one in blocked()]
-    even, weighted = looked(FCFS, window=window), looked(FCFS, window=window, weights={"vip": 4.0})
-    assert weighted.good < even.good - 0.05, "first come first served misses the short ones' targets, and theirs count more now"
+    asked = blocked()
+    half_s = asked[len(asked) // 2].request.arrival_s
+    # One after the other, so that they do not compete: the queue is long only once the second one comes.
+    window = [replace(one, request=replace(one.request, tenant="first" if one.request.arrival_s < half_s else "second")) for one in asked]
+    even, weighted = looked(FCFS, window=window), looked(FCFS, window=window, weights={"second": 4.0})
+    assert weighted.good < even.good - 0.05, "first come first served misses the second one's targets, and they count more now"
 
 
 def test_windows_bind_in_a_replay_as_they_do_in_truth():

@@ -82,20 +82,20 @@ def test_two_tenants_that_wait_are_served_by_weight_under_every_policy(policy: s
 
 
 @pytest.mark.parametrize("policy", ["robust-edf", "fcfs", "priority", "two-lane", "sjf"])
-def test_service_is_shared_in_time_at_the_true_lengths(policy: str):
+def test_service_is_shared_in_tokens_at_the_true_lengths(policy: str):
     made = build(policy)
     # Both are believed to be alike; a's requests turn out four times as long.
     for number in range(2000):
         made.submit(request(number, "a", priority=-5), believed(), 0.0)
         made.submit(request(number, "b"), believed(), 0.0)
-    service_ms: Counter[str] = Counter()
+    tokens: Counter[str] = Counter()
     for step in range(1200):
         made.dispatch(0.01 * step)
         ended = made.running_ids()[0]
         output = 700 if ended.startswith("a") else 100
         made.end(ended, OutcomeKind.COMPLETED, 0.01 * step, output)
-        service_ms[ended[0]] += 50 + 10 * output
-    assert service_ms["b"] / service_ms.total() == pytest.approx(0.5, abs=0.03)
+        tokens[ended[0]] += 100 + 2 * output
+    assert tokens["b"] / tokens.total() == pytest.approx(0.5, abs=0.03)
 
 
 def test_no_request_is_held_back_while_a_slot_is_free():

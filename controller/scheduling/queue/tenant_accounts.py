@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hmas.controller.scheduling.policy_base.flow import LEAST_WEIGHT, service_ms_of
+from hmas.controller.scheduling.policy_base.flow import LEAST_WEIGHT
 from hmas.controller.scheduling.policy_base.flow_policy import CHARGES_KEEP
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.policy_base.recall import Recall
@@ -21,11 +21,20 @@ CREDIT_S = 5.0
 _SAMPLE_S = 0.25
 
 
+OUTPUT_WEIGHT = 2.0
+"""The service of an output token in prompt tokens, as under `vtc` and `robust-edf`."""
+
+
+def service_of(prompt_tokens: int, output_tokens: float) -> float:
+    """What a request takes from the engines, in prompt tokens."""
+    return max(1.0, prompt_tokens + OUTPUT_WEIGHT * output_tokens)
+
+
 class Account:
     """The account of one tenant.
 
     Attributes:
-        tag: Service per weight that it got since no request waited, in milliseconds; the lowest goes next.
+        tag: Service per weight that it got since no request waited (see `service_of`); the lowest goes next.
         busy_period: The time since no request waited, by number, that the tag belongs to.
         weight: Its weight, as of its newest request.
         waiting: How many of its requests wait.
@@ -56,11 +65,10 @@ class _Charge(msgspec.Struct, gc=False):
 class TenantAccounts:
     """Start-time fair queueing (Goyal, Vin and Cheng, 1996), as under `wfq`, with a bounded credit for tenants that come back.
 
-    The tenant with the lowest tag goes next, and its tag grows by the service time T_tot of its request over its weight: at its predicted
-    length first, at its true length once it has ended. Service time is what requests compete for: a slot, for so long. A tenant that comes
-    back starts at the lowest tag of those that wait, less what its weight would have given it in the last `CREDIT_S` seconds, but never
-    below its own tag. So over any time in which it has requests waiting, a tenant is served at least its share, less one request and the
-    credit of others. Once no request waits, all tenants start level again.
+    The tenant with the lowest tag goes next, and its tag grows by the service of its request over its weight: at its predicted
+    length first, at its true length once it has ended. A tenant that comes back starts at the lowest tag of those that wait, less what its
+    weight would have given it in the last `CREDIT_S` seconds, but never below its own tag. So over any time in which it has requests
+    waiting, a tenant is served at least its share, less one request and the credit of others. Once no request waits, all start level again.
 
     One object serves the requests in time and the overdue ones of a queue. O(1) a call, O(log t) with t tenants for one that comes back.
 
@@ -131,12 +139,12 @@ class TenantAccounts:
         if len(self._known) < 2:
             return
         weight = max(LEAST_WEIGHT, entry.weight)
-        service_ms = service_ms_of(entry, entry.estimates.output_tokens)
-        self._charges.note(entry.request.id, _Charge(account, service_ms / weight, weight, account.busy_period, turn_before))
+        cost = service_of(entry.request.prompt_tokens, entry.estimates.output_tokens)
+        self._charges.note(entry.request.id, _Charge(account, cost / weight, weight, account.busy_period, turn_before))
         if not self._samples or now_s - self._samples[-1][0] >= _SAMPLE_S:
             self._samples.append((now_s, self._served))
-        self._served += service_ms
-        account.tag += service_ms / weight
+        self._served += cost
+        account.tag += cost / weight
 
     def take_back(self, request_id: str) -> None:
         """Takes back the charge of a request that was not served."""
@@ -149,7 +157,7 @@ class TenantAccounts:
         """Replaces the prediction in a charge by the true length."""
         charge = self._charges.take(entry.request.id)
         if charge is not None:
-            self._correct(charge, service_ms_of(entry, output_tokens) / charge.weight - charge.amount)
+            self._correct(charge, service_of(entry.request.prompt_tokens, output_tokens) / charge.weight - charge.amount)
 
     def _lowest(self, otherwise: float) -> float:
         """The lowest tag of the tenants that wait for a turn."""
