@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from twin_kit import (
     EDF,
     FCFS,
-    LONG,
     PLAIN,
     SHORT,
     SJF,
