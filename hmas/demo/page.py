@@ -34,8 +34,8 @@ TERMS = (
     (
         "ESG/s",
         (
-            "expected service gain per second (H-MAS Eq. 6): the tokens of each served request, prompt and weighted output, in full if it came "
-            "whole in time, and the less the later it came"
+            "expected service gain per second (H-MAS Eq. 6): the tokens of each served request, prompt and weighted output, in full if it "
+            "came whole in time, and the less the later it came"
         ),
     ),
     ("TTFT", "time from the arrival of a request to its first token, the wait in the queue included"),

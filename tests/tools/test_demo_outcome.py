@@ -129,7 +129,8 @@ def test_decisions_are_told_by_kind_in_a_sentence_each(result):
         "At 3.0 s meta changed edf to sjf: 9% miss.",
         "At 4.0 s meta changed sjf to sjf(tpot_guard=0.2): 8% miss.",
         (
-            "Between 0.5 and 3.5 s statera changed n_run of engine-1 3 times, from 64 (statera) to 24 (statera), between 16 and 32 meanwhile; "
+            "Between 0.5 and 3.5 s statera changed n_run of engine-1 3 times, from 64 (statera) to 24 (statera), "
+            "between 16 and 32 meanwhile; "
             "the newest reason: TPOT at 3.5."
         ),
         "At 1.5 s statera set n_run of engine-2 from 32 (statera) to 48 (statera): TPOT at 1.5.",
