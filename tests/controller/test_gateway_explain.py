@@ -226,7 +226,7 @@ async def test_the_forecast_that_made_a_request_wait_is_marked(tmp_path: Path):
         )
         entry = rig.gateway.manager.active[told["id"]].entry
         entry.hold("KV cache full")
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.15)
         blocker.cancel()
         await waiting
         told = await trace(rig, "held")
