@@ -297,9 +297,7 @@ class MetaModel:
         return self._keep(word, wanted, f"nobody can judge it, and {self._selector.name} is not followed unjudged", now_s)
 
     def _keep(self, word: DecisionText, wanted: Candidate, why: str, now_s: float) -> Decisions:
-        reason = (
-            f"keep {self.current.label}: {wanted.label if wanted != self.current else 'another'} is proposed ({word.reason}), but {why}"
-        )
+        reason = f"keep {self.current.label}: {wanted.label if wanted != self.current else 'another'} proposed ({word.reason}), but {why}"
         return self._say(now_s, self.policy, DecisionText(reason, word.source, word.evidence, word.confidence, word.candidates))
 
     def _switch(self, wanted: Candidate, view: LongView, word: DecisionText, now_s: float) -> Decisions:

@@ -354,7 +354,8 @@ def _window_reason(station: InstanceController, target: Target | None, band: Ban
     aim = max(1, min(ceiling, round(target.n_run * math.exp(loop.trim))))
     best = f"at {target.n_run} the model expects the most good requests: {target.rps:.1f}/s when full, {target.share:.0%} within TPOT"
     corrected = f"; corrected to {aim} by the TPOT that was measured since, which is now {side} its band" if aim != target.n_run else ""
-    held = "; it stays wider while targets are met" if kept and loop.n_run(ceiling) > aim else ""
+    now = loop.n_run(ceiling)
+    held = "; the window stays wider while targets are met" if kept and now > aim else "; the window is on its way" if now != aim else ""
     return f"{best}{corrected}{held}"
 
 

@@ -331,7 +331,7 @@ def _instance(
     return InstanceDirective(
         controls=Controls(n_run=n_run, token_budget=budget or None, long_prefill_tokens=prefill, guard=guard, advised=advised),
         n_run=Setting(str(n_run), *run_origin),
-        token_budget=Setting(str(budget) if budget else ENGINES_OWN, *budget_origin),
+        token_budget=Setting(str(budget) if budget and budget != ceiling.token_budget else ENGINES_OWN, *budget_origin),
         long_prefill_tokens=Setting(ENGINES_OWN if prefill is None else str(prefill), *prefill_origin),
         guard=Setting(f"{guard:g}", *guard_origin),
     )

@@ -6,6 +6,7 @@ import click
 
 from hmas.cli.admin import takes_client
 from hmas.cli.output import clock_words, example, json_option, show, table
+from hmas.cli.policy import parameter_words
 from hmas.cli.status import in_time
 from hmas.controller.admin.client import AdminClient
 
@@ -68,7 +69,7 @@ def _waited(document: dict[str, Any]) -> str:
     waits = sorted(queue["waited_for"].items(), key=lambda item: -item[1])
     if queue["waited_ms"] < AT_ONCE_MS and not waits:
         return "not at all" if document["attempts"] else "not at all: it was not queued"
-    parts = [_ms(queue["waited_ms"]), *(f"{reason} ({count} attempts)" for reason, count in waits)]
+    parts = [_ms(queue["waited_ms"]), *(f"{reason} ({count} attempt{'s' * (count != 1)})" for reason, count in waits)]
     if queue["too_costly"]:
         costly = queue["too_costly"]
         room = f"the {costly['threshold']:.0f} that the overload left room for"
@@ -116,10 +117,10 @@ def _target(slo: dict[str, Any], label: str, name: str) -> str:
 
 def _sent(one: dict[str, Any]) -> str:
     policy = one["policy"]
-    parameters = "".join(f", {name}={value:g}" for name, value in sorted(policy["parameters"].items()))
+    parameters = parameter_words(policy["parameters"], ", ")
     parts = [
         f"to {one['instance']} after {_ms(one['after_ms'])}: {one['reason']}",
-        f"policy {policy['name']}{parameters} ({_origin(policy)})",
+        f"policy {policy['name']}{f', {parameters}' if parameters else ''} ({_origin(policy)})",
         *(f"{name} {knob['value']} ({_origin(knob)})" for name, knob in one["knobs"].items()),
         f"{one['in_flight']} in flight there, this one included",
     ]

@@ -110,7 +110,7 @@ def release(client: AdminClient, ctx: click.Context, *, as_json: bool) -> None:
 
 def policy_line(document: dict[str, Any]) -> str:
     """The active policy in one line."""
-    parameters = " ".join(f"{name}={value:g}" for name, value in sorted(document["parameters"].items()))
+    parameters = parameter_words(document["parameters"], " ")
     more = f" ({parameters})" if parameters else ""
     if document["cost_threshold_now"]:
         more += f", requests above a cost of {document['cost_threshold_now']:.0f} tokens now wait behind all others"
@@ -119,6 +119,11 @@ def policy_line(document: dict[str, Any]) -> str:
     if document["source"] == "meta" and changed and changed != reason:
         return f"{text}: {changed}\n          newest reason to keep it: {reason.removeprefix('keep: ')}"
     return text + (f": {reason}" if reason else "")
+
+
+def parameter_words(parameters: dict[str, float], between: str) -> str:
+    """Active parameters as text; not the cost at which the threshold started, which says nothing about where it stands."""
+    return between.join(f"{name}={value:g}" for name, value in sorted(parameters.items()) if name != "cost_threshold")
 
 
 def policy_page(item: dict[str, Any]) -> str:

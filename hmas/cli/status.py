@@ -216,6 +216,10 @@ def _answers(one: dict[str, Any]) -> str:
     return f"{one['answers']} {'SET ASIDE' if one['set_aside'] else 'used'}: {one['loss']:.3f} ({one['default_loss']:.3f})"
 
 
+SHORT_S = 0.5
+"""A wait for an answer that is not worth telling."""
+
+
 def freshness(name: str, agent: dict[str, Any]) -> str:
     """How old an agent's last answer is, against how old it may be."""
     if agent["state"] == "left out":
@@ -224,7 +228,7 @@ def freshness(name: str, agent: dict[str, Any]) -> str:
     waits = f"; it waits for {agent['waits_for']}" if agent["waits_for"] else ""
     if name not in ("perception", "prediction"):
         return f"{last}, may be {agent['limit_s']:.0f} s{waits}"
-    if agent["unanswered_s"] is None:
+    if agent["unanswered_s"] is None or agent["unanswered_s"] < SHORT_S:
         return f"{last}, no request waits for one"
     return f"{last}, a request waits for one since {duration_words(agent['unanswered_s'])}, may be {agent['limit_s']:.0f} s{waits}"
 
@@ -236,5 +240,5 @@ def _has_late(found: dict[str, Any]) -> bool:
 def _on_defaults(found: dict[str, Any]) -> str:
     """The share of requests that were dispatched before an agent's answer came."""
     count = found["dispatched"]
-    late = [f"{number / count:.0%} before {agent}'s answer came" for agent, number in found["on_defaults"].items()]
-    return f"of {count} requests in the last {duration_words(found['window_s'])} " + ", ".join(late) + ", so by the gateway's own estimates"
+    late = " and ".join(f"{number / count:.0%} before {agent}'s answer came" for agent, number in found["on_defaults"].items())
+    return f"{count} requests in the last {duration_words(found['window_s'])}, {late}, and so by the gateway's own estimates"

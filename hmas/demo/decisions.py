@@ -44,7 +44,7 @@ def _moved(found: Sequence[Decision]) -> str:
         return f"At {first.at_s:.1f} s {last.source} set {what} from {first.before or 'nothing'} to {last.after}: {last.reason}."
     span = f"Between {first.at_s:.1f} and {last.at_s:.1f} s"
     values = [value for one in found if (value := _number(one.after)) is not None]
-    between = f", between {min(values):g} and {max(values):g} meanwhile" if values else ""
+    between = f", between {min(values):g} and {max(values):g} meanwhile" if len(set(values)) > 1 else ""
     change = f"from {first.before or 'nothing'} to {last.after}{between}"
     return f"{span} {last.source} changed {what} {len(found)} times, {change}; the newest reason: {last.reason}."
 

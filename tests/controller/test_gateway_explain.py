@@ -227,7 +227,7 @@ async def test_the_forecast_that_made_a_request_wait_is_marked(tmp_path: Path):
         )
         entry = known(rig.gateway.manager.active[told["id"]].entry)
         entry.hold("KV cache full")
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.15)
         blocker.cancel()
         await waiting
         told = await trace(rig, "held")
@@ -237,7 +237,7 @@ async def test_the_forecast_that_made_a_request_wait_is_marked(tmp_path: Path):
     assert (order["forecast"], order["source"], order["measured"]) == (400.0, "perception", 4.0)
     text = page(told)
     assert "FORECAST  its place in the order: 400 output tokens, forecast by perception; measured 4: IT WAS 100.0 TIMES THE TRUTH" in text
-    assert "KV cache full (1 attempts)" in text
+    assert "KV cache full (1 attempt)" in text
     assert "waited    " in text
 
 

@@ -94,7 +94,7 @@ async def test_dispatches_before_an_agents_answer_are_counted_by_agent(tmp_path:
     assert 'hmas_dispatched_on_defaults_requests_total{agent="perception"} 2.0' in metrics
     assert 'hmas_dispatched_on_defaults_requests_total{agent="prediction"} 1.0' in metrics
     assert status["on_defaults"] == {"window_s": 60.0, "dispatched": 3, "on_defaults": {"perception": 2, "prediction": 1}}
-    assert "of 3 requests in the last 60 s 67% before perception's answer came, 33% before prediction's" in status_page(status)
+    assert "sent      3 requests in the last 60 s, 67% before perception's answer came and 33% before prediction's" in status_page(status)
 
 
 async def test_an_agent_that_does_not_run_is_never_late_for_a_dispatch(tmp_path: Path):

@@ -188,8 +188,11 @@ async def test_a_supervisor_that_stood_still_kills_no_child_for_it():
     code = NOTIFY + SERVE + "import time\ntell('READY=1')\nwhile True:\n tell('WATCHDOG=1'); time.sleep(0.02)"
     async with Supervisor([script(code, notifies=True, watchdog_s=0.5)], on_event=events, rule=FAST):
         await events.until("ready")
-        time.sleep(2.0)  # noqa: ASYNC251 - the whole loop stands still, as on a machine that was suspended
-        await asyncio.sleep(0.3)
+        until_s = time.monotonic() + 2.0
+        while time.monotonic() < until_s:
+            time.sleep(0.05)  # noqa: ASYNC251 - the whole loop stands still, as on a machine that was suspended
+        for _ in range(3):
+            await asyncio.sleep(0.1)
         assert "hung" not in events.kinds()
 
 
