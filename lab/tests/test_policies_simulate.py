@@ -123,7 +123,7 @@ def test_a_run_that_the_checker_objects_to_fails(monkeypatch):
         made.violations.append("a request was served twice")
         return made
 
-    monkeypatch.setattr(simulate, "run_case", run_case)
+    monkeypatch.setattr(simulate, "run_case", objecting)
     with pytest.raises(StudyError, match="burst, window 8: the independent checker objects: a request was served twice"):
         run()
 
