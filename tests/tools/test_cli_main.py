@@ -56,7 +56,9 @@ GROUPS = {
     "key": ["new"],
     "run": ["gateway", "agent", "engine"],
 }
-COMMAND_LINES = [["up"], ["status"], ["events"], ["doctor"], ["views"]] + [[group, name] for group, names in GROUPS.items() for name in names]
+COMMAND_LINES = [["up"], ["status"], ["events"], ["doctor"], ["views"]] + [
+    [group, name] for group, names in GROUPS.items() for name in names
+]
 
 
 @pytest.mark.parametrize("command", COMMAND_LINES, ids=" ".join)
