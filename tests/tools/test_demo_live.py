@@ -68,7 +68,7 @@ async def test_runs_leave_nothing_behind_and_lose_nothing(tmp_path):
             assert {r.tenant for r in run.results} == set(site.keys) & {a.tenant for a in work}
             assert len(run.samples) > 4
             assert bool(run.actions) == agents
-            assert bool(run.decisions) == agents
+            assert bool(run.verdicts) == agents
     assert heard
     assert site.troubles == []
 
