@@ -75,7 +75,7 @@ class TenantShareLimiter(QueuePolicy):
             entry.hold(TENANT_SHARE)
             self.inner.undo_pop(entry, now_s)
             self._closed[tenant] = None
-            self.inner.close_tenant(tenant)
+            self.inner.close_tenant(tenant, now_s)
         return None
 
     def pop_limited(self, now_s: float, *, capped: bool = False) -> QueueEntry | None:
@@ -87,7 +87,7 @@ class TenantShareLimiter(QueuePolicy):
         for tenant in sorted(tenants, key=self._tenancy.fill):
             self.inner.open_tenant(tenant, now_s)
             entry = self.inner.pop(now_s)
-            self.inner.close_tenant(tenant)
+            self.inner.close_tenant(tenant, now_s)
             if entry is not None:
                 return entry
         return None
