@@ -129,10 +129,6 @@ class ModelQueue:
             self._limited = True
             self.policy, self.late = TenantShareLimiter(self.policy, self._tenancy), TenantShareLimiter(self.late, self._tenancy)
 
-    def asks(self, entry: QueueEntry, now_s: float) -> None:
-        """Records that a request comes, before it is pushed."""
-        self._accounts.asks(entry, now_s)
-
     def finished(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
         """Corrects the accounts for a request that has ended with `output_tokens` output tokens, whichever queue it came from."""
         self.policy.on_finished(entry, output_tokens, now_s)
