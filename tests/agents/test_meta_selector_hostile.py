@@ -134,7 +134,7 @@ def test_an_endpoint_that_does_not_answer_costs_nothing(name):
 @pytest.mark.slow
 def test_the_worst_orders_do_hurt_where_nobody_guards():
     """What the other tests would not notice if these did no harm."""
-    for name, at_least in (("mlfq", HURT), ("fcfs", 2 * HURT)):
+    for name, at_least in (("priority", HURT), ("fcfs", 2 * HURT)):
         assert good(run({}, policy=name, agents=("statera",))) < with_rules() - at_least, name
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from gateway_kit import FAST, Rig, chat, eventually, key_hash, running
+from gateway_kit import FAST, Rig, chat, key_hash, running
 
 from hmas.cli.explain import page as trace_page
 from hmas.cli.status import page
@@ -16,7 +16,7 @@ SLOTS, STEP_MS, TOKENS = 8, 40.0, 25
 ENGINE = msgspec.structs.replace(FAST, step_ms=STEP_MS, max_num_seqs=SLOTS)
 CAPACITY_RPS = SLOTS * 1000.0 / (STEP_MS * TOKENS)
 SPAN_S = 8.0
-SLO = {"x-slo-ttft-ms": "2500", "x-slo-tpot-ms": "120"}
+SLO = {"x-slo-ttft-ms": "4000", "x-slo-tpot-ms": "120"}
 
 
 def tenants(weight: float) -> dict[str, TenantConfig]:
@@ -44,8 +44,7 @@ async def measured(folder: Path, weight: float, *, flood_rps: float, gold_rps: f
         load = [asyncio.create_task(send(rig, "gold", gold_rps, 1))]
         if flood_rps:
             load.append(asyncio.create_task(send(rig, "free", flood_rps, 2)))
-        near_end_s = asyncio.get_running_loop().time() + 0.8 * SPAN_S
-        await eventually(lambda: asyncio.get_running_loop().time() >= near_end_s, timeout_s=SPAN_S)
+        await asyncio.wait(load, timeout=0.8 * SPAN_S)
         seen = page((await rig.admin("GET", "/admin/status")).json)
         await load[0]
         status = (await rig.admin("GET", "/admin/status")).json
@@ -64,9 +63,7 @@ async def test_a_flood_leaves_the_other_tenant_what_it_has_alone(tmp_path: Path,
     alone, *_ = await measured(tmp_path / "alone", weight, flood_rps=0.0, gold_rps=gold_rps)
     gold, free, seen, metrics = await measured(tmp_path / "flood", weight, flood_rps=flood_rps, gold_rps=gold_rps)
     assert alone["goodput"]["goodput_rate"] > 0.9
-    # One request of thirty may be late by the clock of a busy machine.
-    lost = alone["goodput"]["goodput_rate"] - gold["goodput"]["goodput_rate"]
-    assert lost <= max(0.03, 1.0 / gold["goodput"]["ended"])
+    assert gold["goodput"]["goodput_rate"] >= 0.97 * alone["goodput"]["goodput_rate"]
     # The rest is the other's: it uses what gold leaves.
     assert free["service_share"] > 1.0 - share
     line = next(line for line in seen.splitlines() if line.startswith("gold "))

@@ -109,7 +109,7 @@ def test_with_full_windows_a_dispatch_touches_no_waiting_request():
         made.submit(request(number), believed(), 0.0)
     assert len(made.dispatch(0.0)) == 1
     queues = of_type(TenantQueues, made.policy_of("m"))
-    (tenant,) = queues.tenants.values()
+    (tenant,) = queues.queues.values()
     policy = of_type(Edf, tenant.queue)
     before, asked = (policy.moves, queues.turns.moves), router.asked
     for _ in range(100):

@@ -187,7 +187,7 @@ class FlowPolicy(QueuePolicy):
                 others += min(flow.size, int((rank + 1) * self._claim(first[WHO]) / claim))
         return rank + others
 
-    def close_tenant(self, tenant: str) -> None:
+    def close_tenant(self, tenant: str, now_s: float) -> None:  # noqa: ARG002  the contract's arguments
         """See `QueuePolicy.close_tenant`; for policies whose flows are tenants."""
         self._closed.add(tenant)
         flow = self.busy.get(tenant)

@@ -22,7 +22,7 @@ METHODS: Mapping[str, int] = {
     "rank": 1,
     "on_overdue": 2,
     "on_finished": 3,
-    "close_tenant": 1,
+    "close_tenant": 2,
     "open_tenant": 2,
 }
 """These and the methods that have a default."""
@@ -93,7 +93,7 @@ def _methods(policy: type) -> Iterator[str]:
         except ValueError:
             continue  # a compiled method has no signature to check
     if getattr(policy, "shares_tenants", False) and getattr(policy, "close_tenant", None) is QueuePolicy.close_tenant:
-        yield "close_tenant is missing; allowed: a method with 1 argument where shares_tenants is true, as FlowPolicy has it"
+        yield "close_tenant is missing; allowed: a method with 2 arguments where shares_tenants is true, as FlowPolicy has it"
 
 
 def _instance(policy: type) -> Iterator[str]:

@@ -149,7 +149,7 @@ class QueuePolicy(ABC):
         information.
         """
 
-    def close_tenant(self, tenant: str) -> None:  # noqa: B027  only policies that share among tenants need it
+    def close_tenant(self, tenant: str, now_s: float) -> None:  # noqa: B027  only policies that share among tenants need it
         """Leaves a tenant's entries out of `pop` until `open_tenant`: it is at its limit of slots. Called only if `shares_tenants`."""
 
     def open_tenant(self, tenant: str, now_s: float) -> None:  # noqa: B027  as above

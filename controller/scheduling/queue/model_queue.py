@@ -117,11 +117,11 @@ class ModelQueue:
         return None if behind is None else len(self.policy) + behind
 
     def owes_late(self) -> bool:
-        """Whether the tenant that goes next by its share has only overdue requests waiting, while others have some in time."""
+        """Whether tenants that go next by their share have only overdue requests waiting, while others have some in time."""
         if not len(self.late):
             return False
         ready, late = tenant_queues(self.policy), tenant_queues(self.late)
-        return ready is not None and late is not None and late.lowest_tag() < ready.lowest_tag() < math.inf
+        return ready is not None and late is not None and late.owed_tag() < ready.lowest_tag() < math.inf
 
     def limit_tenants(self) -> None:
         """Puts a limiter around the queues from the first limit on a tenant's slots on."""
@@ -129,10 +129,19 @@ class ModelQueue:
             self._limited = True
             self.policy, self.late = TenantShareLimiter(self.policy, self._tenancy), TenantShareLimiter(self.late, self._tenancy)
 
+    def asks(self, entry: QueueEntry, now_s: float) -> None:
+        """Records that a request comes, before it is pushed."""
+        self._accounts.asks(entry, now_s)
+
+    def look(self, now_s: float) -> None:
+        """Decides which tenants are held to their share. O(tenants), at most ten times a second."""
+        self._accounts.look(now_s)
+
     def finished(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
         """Corrects the accounts for a request that has ended with `output_tokens` output tokens, whichever queue it came from."""
         self.policy.on_finished(entry, output_tokens, now_s)
-        self.late.on_finished(entry, output_tokens, now_s)
+        if tenant_queues(self.policy) is None:  # else both have the same accounts
+            self.late.on_finished(entry, output_tokens, now_s)
 
     def filled(self, policy: QueuePolicy, now_s: float) -> QueuePolicy:
         """Fills an empty policy with the requests that wait in order, oldest first, and returns it, behind a limiter if there is one.

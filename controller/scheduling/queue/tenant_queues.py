@@ -1,16 +1,17 @@
-"""Shares service among tenants by weight under any policy: one queue of the policy for each tenant, and an order of the tenants."""
+"""Shares service among tenants by weight under any policy: a queue of the policy for each account, and the turns of the accounts."""
 
 import math
 from collections.abc import Iterable, Iterator
+from operator import attrgetter
 from typing import ClassVar
 
 from hmas.controller.scheduling.policy_base.heap import LazyHeap
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry, QueuePolicy
-from hmas.controller.scheduling.queue.tenant_accounts import TENANTS_KEPT, Account, TenantAccounts
+from hmas.controller.scheduling.queue.tenant_accounts import COMMON, TENANTS_KEPT, Account, TenantAccounts
 
 
-class _Tenant:
-    """The waiting requests of one tenant under the policy."""
+class _Queue:
+    """The waiting requests of one account under the policy."""
 
     __slots__ = ("account", "name", "queue")
 
@@ -21,39 +22,38 @@ class _Tenant:
 
 
 class TenantQueues(QueuePolicy):
-    """A policy around a policy that knows no tenants. The accounts order the tenants; the policy orders the requests of each.
+    """A policy around a policy that knows no tenants: a queue of it for each account of `TenantAccounts`, and the turns of the accounts.
 
-    While two tenants wait, each gets service in proportion to its weight, however many requests the other sends; a tenant alone gets all.
-    A state that a policy learns, such as the cost threshold of `robust-edf`, is the tenant's own. With one tenant the order is the
-    policy's, unchanged.
+    A tenant that has an account of its own is ordered by the policy by itself, and so is what a policy learns, such as the cost threshold
+    of `robust-edf`. As long as there is one account the order is the policy's, unchanged.
 
-    Costs: those of the policy, plus O(log t) for each request with t tenants waiting.
+    Costs: those of the policy, plus O(log t) for each request with t accounts that have requests waiting.
 
     Attributes:
-        tenants: The tenants that have a queue here, by name. With `TENANTS_KEPT` of them, a new one replaces the first that has nothing
-            waiting.
-        turns: The tenants that have requests waiting and are not closed, the lowest tag first.
+        queues: The queue of each account that has had requests here, by the account's name.
+        turns: The queues that have requests waiting and are not closed, the lowest tag first.
     """
 
     name: ClassVar[str] = "tenant-queues"
     shares_tenants: ClassVar[bool] = True
 
     def __init__(self, policy: QueuePolicy, accounts: TenantAccounts) -> None:
-        """Takes an empty policy. It becomes the first tenant's queue; more like it are made as tenants come."""
+        """Takes an empty policy. It becomes the first queue; more like it are made as accounts come."""
         super().__init__(policy.parameters)
         self._policy = policy
         self._accounts = accounts
         accounts.queues.append(self)
-        self.tenants: dict[str, _Tenant] = {}
-        self._holder: dict[str, _Tenant] = {}
-        self.turns: LazyHeap[_Tenant] = LazyHeap()
+        self.queues: dict[str, _Queue] = {}
+        self._holder: dict[str, _Queue] = {}
+        self.turns: LazyHeap[_Queue] = LazyHeap()
+        self._alone: _Queue | None = None
         self._size = 0
         self._closed: set[str] = set()
 
     @property
     def cost_threshold(self) -> float:
-        """The lowest of the tenants that have requests waiting; of all tenants if none has."""
-        queues = [one.queue for one in self.tenants.values()] or [self._policy]
+        """The lowest of the queues that have requests waiting; of all if none has."""
+        queues = [one.queue for one in self.queues.values()] or [self._policy]
         return min(queue.cost_threshold for queue in [queue for queue in queues if len(queue)] or queues)
 
     @property
@@ -63,8 +63,8 @@ class TenantQueues(QueuePolicy):
 
     def push(self, entry: QueueEntry, now_s: float) -> None:
         """Adds a waiting entry to its tenant's queue. One that comes back was not served: its charge is dropped."""
-        self._accounts.take_back(entry.request.id)
-        tenant = self._tenant(entry.request.tenant)
+        self._accounts.take_back(entry.request.id, now_s)
+        tenant = self._of(entry.request.tenant)
         self._accounts.comes(tenant.account, entry, now_s)
         before = len(tenant.queue)
         tenant.queue.push(entry, now_s)
@@ -74,9 +74,9 @@ class TenantQueues(QueuePolicy):
         """Adds many entries at once."""
         found: dict[str, list[QueueEntry]] = {}
         for entry in entries:
-            found.setdefault(entry.request.tenant, []).append(entry)
-        for waiting in found.values():
-            tenant = self._tenant(waiting[0].request.tenant)
+            found.setdefault(self._of(entry.request.tenant).name, []).append(entry)
+        for name, waiting in found.items():
+            tenant = self.queues[name]
             self._accounts.comes(tenant.account, waiting[-1], now_s)
             before = len(tenant.queue)
             tenant.queue.load(waiting, now_s)
@@ -87,36 +87,42 @@ class TenantQueues(QueuePolicy):
 
     def pop(self, now_s: float) -> QueueEntry | None:
         """Takes the next entry of the tenant with the lowest tag whose policy has one to serve."""
+        if self._alone is not None:
+            return self._pop_of(self._alone, now_s)
         entry: QueueEntry | None = None
-        passed: list[_Tenant] = []
+        passed: list[_Queue] = []
         while entry is None and self.lowest_tag() < math.inf:
             tenant = self.turns.pop()
             assert tenant is not None, "a tenant with a tag has a place"
-            before = len(tenant.queue)
-            entry = tenant.queue.pop(now_s)
+            entry = self._pop_of(tenant, now_s)
             if entry is None:
                 passed.append(tenant)
-                continue
-            self._count(tenant, before)
-            del self._holder[entry.request.id]
-            self._accounts.charge(tenant.account, entry, now_s)
-            self._stand(tenant)
+            else:
+                self._stand(tenant)
         for tenant in passed:
             self._stand(tenant)
         return entry
 
     def lowest_tag(self) -> float:
         """The tag of the tenant that goes next, infinite if none waits. A tag that the other queue of the accounts has moved counts."""
+        if self._alone is not None:
+            return self._alone.account.tag if len(self._alone.queue) else math.inf
         while (found := self.turns.peek()) is not None:
             if found[0] == found[1].account.tag:
                 return found[0]
             self._stand(found[1])
         return math.inf
 
+    def owed_tag(self) -> float:
+        """The lowest tag of an account that is owed service: any where weights differ, else the common one, that of no flood."""
+        lowest, first = self.lowest_tag(), self.turns.peek()
+        common = first is None or first[1].name == COMMON
+        return lowest if self._accounts.strict or common else math.inf
+
     def undo_pop(self, entry: QueueEntry, now_s: float) -> None:
         """Returns a popped entry to its place in its tenant's queue, and takes the charge back."""
-        self._accounts.take_back(entry.request.id)
-        tenant = self._tenant(entry.request.tenant)
+        self._accounts.take_back(entry.request.id, now_s)
+        tenant = self._of(entry.request.tenant)
         before = len(tenant.queue)
         tenant.queue.undo_pop(entry, now_s)
         self._took(entry.request.id, tenant, before)
@@ -144,12 +150,11 @@ class TenantQueues(QueuePolicy):
 
     def on_finished(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
         """Passes the end to the accounts and to the tenant's queue."""
-        self._accounts.finished(entry, output_tokens)
-        tenant = self.tenants.get(entry.request.tenant)
-        if tenant is not None:
-            tenant.queue.on_finished(entry, output_tokens, now_s)
-            if tenant.name in self.turns:
-                self._stand(tenant)
+        self._accounts.finished(entry, output_tokens, now_s)
+        tenant = self._of(entry.request.tenant)
+        tenant.queue.on_finished(entry, output_tokens, now_s)
+        if tenant.name in self.turns:
+            self._stand(tenant)
 
     def rank(self, request_id: str) -> int | None:
         """An estimate: the entries before it in its tenant's queue, plus those that other tenants get served meanwhile by their weights."""
@@ -157,65 +162,97 @@ class TenantQueues(QueuePolicy):
         rank = None if mine is None else mine.queue.rank(request_id)
         if mine is None or rank is None:
             return None
-        others = [one for one in self.tenants.values() if one is not mine]
+        others = [one for one in self.queues.values() if one is not mine]
         return rank + sum(min(len(one.queue), int((rank + 1) * one.account.weight / mine.account.weight)) for one in others)
 
     def entries(self) -> Iterator[QueueEntry]:
         """All waiting entries, in no particular order."""
-        for tenant in self.tenants.values():
+        for tenant in self.queues.values():
             yield from tenant.queue.entries()
 
     def __len__(self) -> int:
         return self._size
 
-    def close_tenant(self, tenant: str) -> None:
+    def close_tenant(self, tenant: str, now_s: float) -> None:
         """See `QueuePolicy.close_tenant`."""
+        self._accounts.separate(tenant, now_s)
         self._closed.add(tenant)
         self.turns.discard(tenant)
 
     def open_tenant(self, tenant: str, now_s: float) -> None:  # noqa: ARG002  the contract's arguments
         """See `QueuePolicy.open_tenant`."""
         self._closed.discard(tenant)
-        known = self.tenants.get(tenant)
+        known = self.queues.get(tenant)
         if known is not None:
             self._accounts.again(known.account)
             self._stand(known)
 
+    def separate(self, tenant: str, now_s: float) -> None:
+        """Moves the waiting entries of a tenant that has got an account of its own from the common queue to one of its own. O(n)."""
+        common = self.queues.get(COMMON)
+        moved = [] if common is None else [entry for entry in common.queue.entries() if entry.request.tenant == tenant]
+        moved.sort(key=attrgetter("seq"))
+        for entry in moved:
+            self.discard(entry.request.id)
+        self.load(moved, now_s)
+
+    def holds(self, tenant: str) -> bool:
+        """Whether requests of a tenant wait in a queue of its own."""
+        own = self.queues.get(tenant)
+        return own is not None and len(own.queue) > 0
+
     def leave(self) -> None:
         """Takes its requests off the accounts: another queue has taken them over."""
         self._accounts.queues.remove(self)
-        for tenant in self.tenants.values():
+        for tenant in self.queues.values():
             self._accounts.count(tenant.account, -len(tenant.queue))
 
     # -- inside -----------------------------------------------------------------------------------------------------------
 
-    def _tenant(self, name: str) -> _Tenant:
-        tenant = self.tenants.get(name)
-        if tenant is None:
-            queue = type(self._policy)(self._policy.parameters) if self.tenants else self._policy
-            if len(self.tenants) >= TENANTS_KEPT:
-                idle = next((known for known, one in self.tenants.items() if not len(one.queue)), None)
+    def _of(self, tenant: str) -> _Queue:
+        """The queue of the account that a tenant's requests go to."""
+        account = self._accounts.of(tenant)
+        found = self.queues.get(account.name)
+        if found is None:
+            queue = type(self._policy)(self._policy.parameters) if self.queues else self._policy
+            if len(self.queues) > TENANTS_KEPT:
+                idle = next((name for name, one in self.queues.items() if name != COMMON and not len(one.queue)), None)
                 if idle is not None:
-                    del self.tenants[idle]
-            tenant = self.tenants[name] = _Tenant(name, queue, self._accounts.of(name))
-        elif not tenant.account.waiting:
-            tenant.account = self._accounts.of(name)
-        return tenant
+                    del self.queues[idle]
+            found = self.queues[account.name] = _Queue(account.name, queue, account)
+            before, self._alone = self._alone, found if len(self.queues) == 1 and account.name == COMMON else None
+            if before is not None:
+                self._stand(before)
+        elif found.account is not account and not len(found.queue):
+            found.account = account
+        return found
 
-    def _took(self, request_id: str, tenant: _Tenant, before: int) -> None:
+    def _pop_of(self, tenant: _Queue, now_s: float) -> QueueEntry | None:
+        """Takes the next entry of one queue and charges its account."""
+        entry = tenant.queue.pop(now_s)
+        if entry is not None:
+            self._size -= 1
+            self._accounts.count(tenant.account, -1)
+            del self._holder[entry.request.id]
+            self._accounts.charge(tenant.account, entry, now_s)
+        return entry
+
+    def _took(self, request_id: str, tenant: _Queue, before: int) -> None:
         """Books an entry that its tenant's queue has taken; that held `before` entries until then."""
         self._holder[request_id] = tenant
         self._count(tenant, before)
-        if tenant.name not in self.turns:
+        if self._alone is None and tenant.name not in self.turns:
             self._stand(tenant)
 
-    def _count(self, tenant: _Tenant, before: int) -> None:
+    def _count(self, tenant: _Queue, before: int) -> None:
         more = len(tenant.queue) - before
         self._size += more
         self._accounts.count(tenant.account, more)
 
-    def _stand(self, tenant: _Tenant) -> None:
+    def _stand(self, tenant: _Queue) -> None:
         """Places a tenant among the others by its tag; one without a waiting request, or that is closed, has no place."""
+        if self._alone is not None:
+            return
         if len(tenant.queue) and tenant.name not in self._closed:
             self.turns.push(tenant.name, tenant.account.tag, tenant.account.turn, tenant)
         else:

@@ -75,7 +75,7 @@ class TenantShareLimiter(QueuePolicy):
             entry.hold(TENANT_SHARE)
             self.inner.undo_pop(entry, now_s)
             self._closed[tenant] = None
-            self.inner.close_tenant(tenant)
+            self.inner.close_tenant(tenant, now_s)
         return None
 
     def pop_limited(self, now_s: float, *, capped: bool = False) -> QueueEntry | None:
@@ -90,7 +90,7 @@ class TenantShareLimiter(QueuePolicy):
             if entry is not None and not capped and self._tenancy.capped(tenant, entry.request.sequences):
                 self.inner.undo_pop(entry, now_s)
                 entry = None
-            self.inner.close_tenant(tenant)
+            self.inner.close_tenant(tenant, now_s)
             if entry is not None:
                 return entry
         return None

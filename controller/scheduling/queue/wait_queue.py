@@ -104,6 +104,8 @@ class WaitQueue:
         group.members[request_id] = waiting
         if returned:
             group.members.move_to_end(request_id, last=False)
+        if not returned:
+            group.asks(entry, now_s)
         group.policy.push(entry, now_s)
         self._watch(waiting)
         self._watch_deadline(waiting, overdue=False)
