@@ -81,7 +81,8 @@ async def test_answers_about_requests(tmp_path: Path, agent: str, answers: str, 
             await send(rig, 60)
             (event,) = rig.events("agent.aside")
             assert (event["subject"], event["before"], event["after"], event["severity"]) == (agent, "used", "set aside", "warning")
-            assert event["reason"].startswith(f"{agent}'s {answers}: mean ")
+            assert event["reason"].startswith(f"{agent}'s {answers}: ")
+            assert event["reason"].endswith("(lower is better)")
             before = {completion.request_id for completion in await rig.completions()}
             await send(rig, 10)
             shown = await doctor_and_status(rig)
@@ -94,7 +95,7 @@ async def test_answers_about_requests(tmp_path: Path, agent: str, answers: str, 
     if agent == "perception":
         assert {completion.predicted_output_tokens for completion in late} == {TOKENS}
     assert f"{agent}'s {answers} SET ASIDE" in shown
-    assert f"agent {agent} set aside, worse than the gateway's own defaults: {answers}: " in shown
+    assert f"agent {agent} set aside, worse than the gateway's own estimates: {answers}: " in shown
     assert f'hmas_agent_set_aside{{agent="{agent}"}} 1.0' in metrics
     assert f'hmas_agent_loss{{agent="{agent}",answers="{answers}",of="default"}}' in metrics
     assert [(one["before"], one["after"]) for one in events] == [("used", "set aside"), ("set aside", "used")]
@@ -159,15 +160,15 @@ async def test_length_bounds_count_once_they_have_proven_right_and_no_longer_whe
         await send(rig, 20)
         rig.bus.post(bounds(0.0))
         await send(rig, 10)
-        assert in_force() == "fallback"
+        assert in_force() == "configured"
         await send(rig, 20)
         await eventually(lambda: in_force() == "statera")
         rig.bus.post(bounds(1e9))
         await send(rig, 30)
-        await eventually(lambda: in_force() == "fallback")
+        await eventually(lambda: in_force() == "configured")
         (event,) = rig.events("agent.aside")
         status = (await rig.admin("GET", "/admin/status")).json
-    assert event["reason"].startswith("statera's length bounds: mean pinball loss of the log upper length ")
+    assert event["reason"].startswith("statera's length bounds: ")
     known: dict[str, Any] = {one["answers"]: one for one in status["agents"]["statera"]["answers"]}
     assert known["length bounds"]["set_aside"]
     assert not known["length bounds"]["used"]

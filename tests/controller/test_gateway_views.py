@@ -12,7 +12,6 @@ from test_admin_api import call
 from hmas.cli.doctor import check_advice, check_agents
 from hmas.cli.status import page as status_page
 from hmas.cli.views import page
-from hmas.controller.admin.client import AdminClient
 from hmas.controller.config.schema import AgentsConfig, Config, SchedulerConfig
 from hmas.controller.core.messages import RequestCost, RequestFeatures
 from hmas.controller.core.messages.views import ChangePoint
@@ -23,7 +22,7 @@ from hmas.controller.runtime.clock import SystemClock
 async def test_both_views_are_shown_with_their_age(tmp_path: Path):
     change = ChangePoint(figure="arrival_rps", at_s=1_700_000_000.0, found_s=1_700_000_010.0, before=2.0, after=9.5)
     async with running(tmp_path) as rig:
-        client = AdminClient(rig.admin_url)
+        client = rig.operator
         empty = await call(client.views)
         now_s = SystemClock().now_s()
         rig.bus.post(long_view(now_s - 2.0, arrived=600, changes=[change], by_task={"QA": 0.7, "other": 0.3}))
@@ -50,7 +49,7 @@ async def test_doctor_asks_the_running_gateway(tmp_path: Path):
     async with running(tmp_path) as rig:
         rig.bus.post(short_view(SystemClock().now_s()))
         await eventually(lambda: rig.gateway.liveness.received_s.get("qos"))
-        status = await call(AdminClient(rig.admin_url).status)
+        status = await call(rig.operator.status)
     own = list(check_advice(Config(), {}, None))
     assert {check.state for check in own} == {"WARN"}, "no engine and no key in the command's own configuration"
     (check,) = check_advice(Config(), {}, status)
@@ -88,7 +87,7 @@ async def test_dispatches_before_an_agents_answer_are_counted_by_agent(tmp_path:
         blocker.cancel()
         await asyncio.gather(waiting, late)
         metrics = (await rig.get("/metrics")).body.decode()
-        status = await call(AdminClient(rig.admin_url).status)
+        status = await call(rig.operator.status)
     # The first had no answer, the second both, the third only prediction's.
     assert "hmas_dispatched_requests_total 3.0" in metrics
     assert 'hmas_dispatched_on_defaults_requests_total{agent="perception"} 2.0' in metrics
@@ -113,7 +112,7 @@ async def test_a_dead_engine_is_down_and_not_a_circuit(tmp_path: Path):
         for number in range(20):
             instance.breaker.failed(number, SystemClock().now_s(), "reset", SystemClock().now_s())
         assert instance.breaker.state == "open"
-        text = status_page(await call(AdminClient(rig.admin_url).status))
+        text = status_page(await call(rig.operator.status))
     (line,) = [line for line in text.splitlines() if line.startswith("sim-2 ")]
     assert "down for" in line
     assert "circuit" not in line
