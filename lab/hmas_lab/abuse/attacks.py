@@ -40,7 +40,7 @@ class Target(msgspec.Struct, frozen=True):
 
 def head(path: str, *fields: str) -> bytes:
     """The head of a POST request with JSON, and further header lines."""
-    return "\r\n".join((f"POST {path} HTTP/1.1", "host: abuse", "content-type: application/json", *fields, "", "")).encode()
+    return "\r\n".join((f"POST {path} HTTP/1.1", "host: localhost", "content-type: application/json", *fields, "", "")).encode()
 
 
 def whole(path: str, body: bytes) -> bytes:
@@ -134,7 +134,7 @@ async def silent(target: Target) -> str:
     """Connections that send the beginning of a head, and nothing more."""
     writers = [(await asyncio.open_connection(target.host, target.port))[1] for _ in range(SILENT_CONNECTIONS)]
     for writer in writers:
-        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: abuse\r\n")
+        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n")
     await asyncio.sleep(3.0)
     for writer in writers:
         writer.close()
