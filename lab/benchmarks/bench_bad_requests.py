@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hmas_lab.as_it_comes import hmas_up
-from hmas_lab.mistakes import Load, Served, measure
+from hmas_lab.mistakes import Load, Served, measure, quantiles, ratios
 from hmas_lab.vllm_engine import VllmServer, running_vllm
 
 from hmas.controller.core.statistics.quantiles import percentile
@@ -36,18 +36,6 @@ def row(runs: list[Served]) -> dict[str, Any]:
     """One arm, its slices pooled."""
     counts = {kind: sum((Counter(getattr(run, kind)) for run in runs), Counter[str]()) for kind in ("good", "bad")}
     return {**{kind: dict(count) for kind, count in counts.items()}, **{kind: quantiles(runs, kind) for kind in KINDS}}
-
-
-def quantiles(runs: list[Served], kind: str) -> dict[str, float]:
-    """p50, p95 and p99 in ms over all answers of the slices."""
-    values = sorted(value for run in runs for value in getattr(run, kind))
-    return {f"p{q}": round(percentile(values, q), 2) for q in (50, 95, 99)}
-
-
-def ratios(runs: list[Served], others: list[Served], kind: str) -> dict[str, float | None]:
-    """The quantiles of one over those of the other; None where there is nothing to divide by."""
-    over, under = quantiles(runs, kind), quantiles(others, kind)
-    return {q: round(over[q] / under[q], 3) if under[q] else None for q in over}
 
 
 async def run(args: argparse.Namespace) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import aiohttp
 import msgspec
 import orjson
 
+from hmas.controller.core.statistics.quantiles import percentile
 from hmas.controller.runtime.clock import Clock
 from hmas.loadgen.sse import AnswerReader
 
@@ -134,3 +135,15 @@ def _bad(load: Load, number: int) -> dict[str, Any]:
 
 def _chat(load: Load, text: str) -> dict[str, Any]:
     return {"model": load.model, "messages": [{"role": "user", "content": text}], "stream": True}
+
+
+def quantiles(runs: list[Served], kind: str) -> dict[str, float]:
+    """p50, p95 and p99 in ms over all answers of the slices."""
+    values = sorted(value for run in runs for value in getattr(run, kind))
+    return {f"p{q}": round(percentile(values, q), 2) for q in (50, 95, 99)}
+
+
+def ratios(runs: list[Served], others: list[Served], kind: str) -> dict[str, float | None]:
+    """The quantiles of one over those of the other; None where there is nothing to divide by."""
+    over, under = quantiles(runs, kind), quantiles(others, kind)
+    return {q: round(over[q] / under[q], 3) if under[q] else None for q in over}

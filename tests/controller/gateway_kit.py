@@ -254,3 +254,20 @@ async def eventually(condition: Callable[[], Any], timeout_s: float = 5.0) -> No
 
 def delivered(deliveries: list[Delivery]) -> list[Any]:
     return [delivery.message for delivery in deliveries]
+
+
+@asynccontextmanager
+async def most_held(sim: Sim) -> AsyncIterator[list[int]]:
+    """Yields a list whose only entry is the most sequences that an engine has had at once so far."""
+    most = [0]
+
+    async def watch() -> None:
+        while True:
+            most[0] = max(most[0], sim.model.running + sim.model.waiting)
+            await asyncio.sleep(0)
+
+    watcher = asyncio.create_task(watch())
+    try:
+        yield most
+    finally:
+        watcher.cancel()

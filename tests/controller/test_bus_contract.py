@@ -10,7 +10,6 @@ from redis.asyncio import Redis
 from hmas.controller.bus.base import Bus
 from hmas.controller.bus.embedded import EmbeddedServer
 from hmas.controller.bus.memory_bus import MemoryBus
-from hmas.controller.bus.redis_bus import RedisBus
 from hmas.controller.core.errors import MessageError
 from hmas.controller.core.messages import ACTIONS, EVENTS, MAXLEN, OVERRIDES, ControlAction, Event, OverrideNotice
 
@@ -18,22 +17,13 @@ PREFIXES = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    server = EmbeddedServer(tmp_path_factory.mktemp("bus"))
-    server.start()
-    yield server
-    server.stop()
+def server(module_server):
+    return module_server
 
 
-@pytest.fixture(params=["redis", "memory"])
-async def bus(request):
-    if request.param == "memory":
-        bus: Bus = MemoryBus()
-    else:
-        bus = RedisBus(request.getfixturevalue("server").url, key_prefix=f"t{next(PREFIXES)}:")
-    await bus.start()
-    yield bus
-    await bus.close()
+@pytest.fixture
+def bus(each_bus):
+    return each_bus
 
 
 def event(number: int) -> Event:

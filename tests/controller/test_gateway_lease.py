@@ -38,19 +38,13 @@ asyncio.run(hold())
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    server = EmbeddedServer(tmp_path_factory.mktemp("bus"))
-    server.start()
-    yield server
-    server.stop()
+def server(module_server):
+    return module_server
 
 
-@pytest.fixture(params=["redis", "memory"])
-async def bus(request):
-    bus: Bus = MemoryBus() if request.param == "memory" else RedisBus(request.getfixturevalue("server").url, f"l{next(PREFIXES)}:")
-    await bus.start()
-    yield bus
-    await bus.close()
+@pytest.fixture
+def bus(each_bus):
+    return each_bus
 
 
 def lease(bus: Bus, name: str, told: list[str] | None = None) -> GatewayLease:

@@ -7,7 +7,7 @@ import aiohttp
 import msgspec
 import orjson
 import pytest
-from gateway_kit import Answer, Rig, chat, eventually, gateway_config, running, start_sim
+from gateway_kit import Answer, Rig, chat, eventually, gateway_config, most_held, running, start_sim
 
 from hmas.controller.config.schema import EngineConfig, SchedulerConfig
 from hmas.controller.core.types import OutcomeKind
@@ -200,19 +200,10 @@ async def test_an_idle_gateway_drains_at_once(tmp_path: Path):
 
 async def test_the_window_holds(tmp_path: Path):
     async with running(tmp_path, scheduler=SchedulerConfig(policy="fcfs", n_run=3, tick_s=0.02)) as rig:
-        most = 0
-
-        async def watch() -> None:
-            nonlocal most
-            while True:
-                most = max(most, rig.sims[0].model.running + rig.sims[0].model.waiting)
-                await asyncio.sleep(0)
-
-        watcher = asyncio.create_task(watch())
-        await asyncio.gather(*(rig.post(chat(f"number {number}", tokens=20)) for number in range(12)))
-        watcher.cancel()
+        async with most_held(rig.sims[0]) as most:
+            await asyncio.gather(*(rig.post(chat(f"number {number}", tokens=20)) for number in range(12)))
         assert await outcomes(rig) == {"completed": 12}
-    assert most == 3
+    assert most == [3]
 
 
 async def test_a_prompt_beyond_the_fence_is_refused_before_it_is_queued(tmp_path: Path):

@@ -44,6 +44,18 @@ async def test_a_path_that_the_engine_lacks(tmp_path: Path, found: tuple[int, st
     assert 'hmas_engine_errors_total{instance="e-' not in metrics
 
 
+@pytest.mark.parametrize(("path", "document"), [("/v1/responses", RESPONSE), ("/v1/rerank", TWO)])
+async def test_a_path_that_one_engine_lacks_is_asked_of_another(tmp_path: Path, path: str, document: dict[str, Any]):
+    body = b'{"id":"r","object":"response","status":"completed","output":[]}'
+    answers = iter([ABSENT[0], (200, "application/json", body)])
+    async with before(tmp_path, lambda _: next(answers), engines=2) as (rig, asked):
+        answer = await rig.post(document, path)
+        assert breakers(rig) == {("closed", 0)}
+        assert rig.balanced()
+        assert not rig.events("engine.avoided")
+    assert (answer.status, answer.body, len(asked)) == (200, body, 2)
+
+
 @pytest.mark.parametrize("body", NAMED)
 async def test_a_thing_that_is_not_found_is_the_engines_to_say(tmp_path: Path, body: bytes):
     async with before(tmp_path, lambda _: (404, "application/json", body)) as (rig, _):

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from gateway_kit import chat, eventually, key_hash, running
+from gateway_kit import chat, eventually, key_hash, most_held, running
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -229,20 +229,11 @@ def test_a_cap_below_the_sequences_of_a_request_lets_it_run_alone():
 
 async def test_the_engine_never_computes_more_answers_than_the_window(tmp_path: Path):
     async with running(tmp_path, scheduler=SchedulerConfig(policy="fcfs", n_run=4, tick_s=0.02, fence=False)) as rig:
-        most = 0
-
-        async def watch() -> None:
-            nonlocal most
-            while True:
-                most = max(most, rig.sims[0].model.running + rig.sims[0].model.waiting)
-                await asyncio.sleep(0)
-
-        watcher = asyncio.create_task(watch())
-        answers = await asyncio.gather(*(rig.post(chat(f"number {number}", tokens=20, stream=False, n=2)) for number in range(9)))
-        assert most == 4
-        large = await rig.post(chat("many", tokens=20, stream=False, n=6))
-        watcher.cancel()
-        assert most == 6
+        async with most_held(rig.sims[0]) as most:
+            answers = await asyncio.gather(*(rig.post(chat(f"number {number}", tokens=20, stream=False, n=2)) for number in range(9)))
+            assert most == [4]
+            large = await rig.post(chat("many", tokens=20, stream=False, n=6))
+        assert most == [6]
         completions = await rig.completions()
         assert rig.balanced()
     assert [answer.status for answer in answers] == [200] * 9

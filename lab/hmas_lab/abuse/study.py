@@ -13,14 +13,14 @@ import aiohttp
 import msgspec
 import orjson
 
-from hmas.controller.core.statistics.quantiles import percentile
 from hmas.controller.runtime.clock import Clock
 from hmas.planning import StudyError
 from hmas_lab.as_it_comes import hmas_up
-from hmas_lab.mistakes import Load, Served, measure
+from hmas_lab.mistakes import Load, Served, measure, quantiles, ratios
 
 MODEL = "sim"
 ALONE, BESIDE = "alone", "beside hostile clients"
+KINDS = ("ttft_ms", "total_ms")
 MB = 1 << 20
 RSS = re.compile(rb"^process_resident_memory_bytes (\S+)$", re.MULTILINE)
 SETTLE_S = 8.0
@@ -68,8 +68,8 @@ async def abuse_study(settings: AbuseSettings, clock: Clock) -> dict[str, Any]:
             after_mb = await _rss_mb(gateway)
     rows = {arm: _row(runs) for arm, runs in served.items()}
     # The same comparison of the slices alone with themselves says what a ratio is worth here.
-    noise = {kind: _ratio(served[ALONE][::2], served[ALONE][1::2], kind) for kind in ("ttft_ms", "total_ms")}
-    ratios = {kind: _ratio(served[BESIDE], served[ALONE], kind) for kind in ("ttft_ms", "total_ms")}
+    noise = {kind: _ratio(served[ALONE][::2], served[ALONE][1::2], kind) for kind in KINDS}
+    ratios = {kind: _ratio(served[BESIDE], served[ALONE], kind) for kind in KINDS}
     ended = rows[BESIDE]["good"].get("200", 0)
     sent = sum(rows[BESIDE]["good"].values())
     goals = [
@@ -116,19 +116,13 @@ async def _slice(gateway: str, load: Load, attacks: dict[str, Counter[str]] | No
 
 
 def _row(runs: list[Served]) -> dict[str, Any]:
-    return {
-        "good": dict(sum((Counter(run.good) for run in runs), Counter[str]())),
-        **{kind: {f"p{q}": round(_quantile(runs, kind, q), 2) for q in (50, 95, 99)} for kind in ("ttft_ms", "total_ms")},
-    }
-
-
-def _quantile(runs: list[Served], kind: str, q: int) -> float:
-    return percentile(sorted(value for run in runs for value in getattr(run, kind)), q)
+    return {"good": dict(sum((Counter(run.good) for run in runs), Counter[str]())), **{kind: quantiles(runs, kind) for kind in KINDS}}
 
 
 def _ratio(runs: list[Served], others: list[Served], kind: str) -> float:
-    under = _quantile(others, kind, 99)
-    return round(_quantile(runs, kind, 99) / under, 3) if under else float("inf")
+    """The p99 of one over that of the other; infinite if there is nothing to divide by."""
+    found = ratios(runs, others, kind)["p99"]
+    return float("inf") if found is None else found
 
 
 async def _rss_mb(gateway: str) -> float:
