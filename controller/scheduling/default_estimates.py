@@ -2,10 +2,10 @@
 
 import math
 from collections import OrderedDict, deque
+from statistics import fmean
 
 from hmas.controller.core.messages import Completion
 from hmas.controller.core.slo import TargetTable
-from hmas.controller.core.statistics.quantiles import SortedWindow
 from hmas.controller.core.types import DEFAULT_IMPORTANCE, Estimates, OutcomeKind, Request, TaskType
 
 BUCKET_EDGES = (64, 256, 1024, 4096, 16_384)
@@ -31,49 +31,37 @@ def target_step(ttft_ms: float) -> int:
     return math.floor(TARGET_STEPS * math.log2(min(_TARGET_MOST_MS, max(1.0, ttft_ms))))
 
 
-class _Window:
-    """The mean of the last 64 values, updated with each value because every request reads it."""
-
-    __slots__ = ("_since", "_total", "_values")
-
-    def __init__(self) -> None:
-        self._values: deque[float] = deque(maxlen=_KEEP)
-        self._total = 0.0
-        self._since = 0
-
-    def add(self, value: float) -> None:
-        values = self._values
-        if len(values) == _KEEP:
-            self._total -= values[0]
-        values.append(value)
-        self._total += value
-        self._since += 1
-        if self._since >= _KEEP:
-            # Removes the rounding error that the running sum has collected.
-            self._since = 0
-            self._total = sum(values)
-
-    def mean(self, otherwise: float) -> float:
-        return self._total / len(self._values) if self._values else otherwise
-
-
 class _Cell:
-    """The last 64 completions of one key."""
+    """The last 64 completions of one key. Each completion is added to up to five cells and a request reads one, so a cell sorts when read."""
 
-    __slots__ = ("outputs", "tpots_ms", "ttfts_ms")
+    __slots__ = ("_summary", "outputs", "tpots_ms", "ttfts_ms")
 
     def __init__(self) -> None:
-        self.outputs = SortedWindow(_KEEP)
-        self.ttfts_ms = _Window()
-        self.tpots_ms = _Window()
+        self.outputs: deque[int] = deque(maxlen=_KEEP)
+        self.ttfts_ms: deque[float] = deque(maxlen=_KEEP)
+        self.tpots_ms: deque[float] = deque(maxlen=_KEEP)
+        self._summary: tuple[float, float, float | None, float | None] | None = None
 
-    def learn(self, completion: Completion) -> None:
-        # Of several answers the mean length; their time per token is that of all together and says nothing of one.
-        self.outputs.add(max(1, completion.output_tokens // completion.sequences))
-        if completion.service_ttft_ms >= 0.0:
-            self.ttfts_ms.add(completion.service_ttft_ms)
-        if completion.tpot_ms >= 0.0 and completion.sequences == 1:
-            self.tpots_ms.add(completion.tpot_ms)
+    def learn(self, output_tokens: int, ttft_ms: float, tpot_ms: float) -> None:
+        """Adds one completion; a negative time is unknown."""
+        self._summary = None
+        self.outputs.append(output_tokens)
+        if ttft_ms >= 0.0:
+            self.ttfts_ms.append(ttft_ms)
+        if tpot_ms >= 0.0:
+            self.tpots_ms.append(tpot_ms)
+
+    def summary(self) -> tuple[float, float, float | None, float | None]:
+        """Median and upper quantile of the lengths in tokens, mean TTFT and mean TPOT in ms, None where no completion had one."""
+        if self._summary is None:
+            ordered = sorted(self.outputs)
+            self._summary = (
+                float(ordered[len(ordered) // 2]),
+                float(ordered[min(len(ordered) - 1, math.ceil(_UPPER_QUANTILE * len(ordered)))]),
+                fmean(self.ttfts_ms) if self.ttfts_ms else None,
+                fmean(self.tpots_ms) if self.tpots_ms else None,
+            )
+        return self._summary
 
 
 class History:
@@ -103,12 +91,15 @@ class History:
         if completion.ttft_slo_ms > 0.0:
             step = target_step(completion.ttft_slo_ms)
             keys += [(completion.tenant, number, step), (None, number, step)]
+        # Of several answers the mean length; their time per token is that of all together and says nothing of one.
+        output_tokens = max(1, completion.output_tokens // completion.sequences)
+        tpot_ms = completion.tpot_ms if completion.sequences == 1 else -1.0
         for key in keys:
             cell = self._cells.get(key)
             if cell is None:
                 cell = self._cells[key] = _Cell()
             self._cells.move_to_end(key)
-            cell.learn(completion)
+            cell.learn(output_tokens, completion.service_ttft_ms, tpot_ms)
         while len(self._cells) > _CELLS:
             self._cells.popitem(last=False)
 
@@ -121,21 +112,18 @@ class History:
         prior = Estimates(slo=slo, importance=DEFAULT_IMPORTANCE)
         cell = self._cell(request)
         output, upper = prior.output_tokens, prior.output_tokens_upper
-        ttft_ms, tpot_ms = prior.ttft_ms, prior.tpot_ms
+        ttft_ms: float | None = None
+        tpot_ms: float | None = None
         if cell is not None:
-            ordered = cell.outputs.ordered
-            output = float(ordered[len(ordered) // 2])
-            upper = float(ordered[min(len(ordered) - 1, math.ceil(_UPPER_QUANTILE * len(ordered)))])
-            ttft_ms = cell.ttfts_ms.mean(ttft_ms)
-            tpot_ms = cell.tpots_ms.mean(tpot_ms)
+            output, upper, ttft_ms, tpot_ms = cell.summary()
         cap, sequences = request.output_limit, request.sequences
         return Estimates(
             slo=slo,
             importance=DEFAULT_IMPORTANCE,
             output_tokens=min(cap, sequences * output),
             output_tokens_upper=min(cap, sequences * upper),
-            ttft_ms=ttft_ms,
-            tpot_ms=tpot_ms,
+            ttft_ms=prior.ttft_ms if ttft_ms is None else ttft_ms,
+            tpot_ms=prior.tpot_ms if tpot_ms is None else tpot_ms,
             source="default" if cell is None else "history",
         )
 

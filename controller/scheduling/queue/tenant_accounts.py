@@ -236,6 +236,8 @@ class TenantAccounts:
             self._busy_period += 1
             self._served = self._weights = 0.0
             self._samples.clear()
+            account.busy_period, account.tag = self._busy_period, 0.0
+            return
         if account.busy_period != self._busy_period:
             account.busy_period, account.tag = self._busy_period, 0.0
         since = next((served for at_s, served in self._samples if at_s >= now_s - CREDIT_S), self._served)
