@@ -32,7 +32,7 @@ def target_step(ttft_ms: float) -> int:
 
 
 class _Cell:
-    """The last 64 completions of one key. Each completion is added to up to five cells and a request reads one, so a cell sorts when read."""
+    """The last 64 completions of one key. A completion goes to up to five cells and a request reads one, so a cell sorts when read."""
 
     __slots__ = ("_summary", "outputs", "tpots_ms", "ttfts_ms")
 
