@@ -7,6 +7,7 @@ a small machine that all of them share, trust the ratios.
     python lab/benchmarks/bench_gateway.py                              # direct and H-MAS alone, as `make bench` has it
     python lab/benchmarks/bench_gateway.py --peers build/peers          # and every peer that is there (`make setup-peers`)
     python lab/benchmarks/bench_gateway.py --only streams               # 2,000 streams held; `cost`: CPU, TTFT and throughput
+    python lab/benchmarks/bench_gateway.py --only cost --before DIR     # and the same of another checkout
 """
 
 import argparse
@@ -101,6 +102,8 @@ class Bench:
             found.append(self.gateway())
         if self.args.compiled:
             found.append(self.gateway("hmas-compiled", str(self.args.compiled.absolute())))
+        if self.args.before:
+            found.append(self.gateway("hmas-before", str(self.args.before.absolute())))
         for name in PEERS if self.args.peers else ():
             if wanted and name not in wanted:
                 continue
@@ -248,6 +251,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--peers", type=Path, help="folder of the peers' environments; without it there are none")
     parser.add_argument("--proxies", type=chosen, default=[], help="only these beside direct calls, with commas between")
     parser.add_argument("--compiled", type=Path, help="a compiled tree (`make compile`), measured as one more proxy")
+    parser.add_argument("--before", type=Path, help="another checkout (`git worktree add`), measured as one more proxy")
     parser.add_argument("--streams", type=int, default=2000, help="streams to hold open")
     parser.add_argument("--hold", type=float, default=32.0, help="seconds for which they are held once all are open")
     parser.add_argument("--pace", type=float, default=0.25, help="seconds between two events of a stream")
