@@ -21,6 +21,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "statera": ("hmas_lab.statera.cli:statera", "Statera alone: coverage of its bounds, responses of its window, oscillation."),
         "frontdoor": ("hmas_lab.frontdoor.cli:frontdoor", "What clients really send, cell by cell: the product beside pass-through."),
         "abuse": ("hmas_lab.abuse.cli:abuse", "Whether hostile clients harm a steady one."),
+        "tenants": ("hmas_lab.tenants.cli:tenants", "Whether a tenant that floods takes another's share."),
         "demo-vllm": ("hmas_lab.demo_vllm.cli:demo_vllm", "The demo's comparison on a real vLLM on this CPU."),
         "training-data": ("hmas_lab.training.cli:training_data", "What the shipped perception models learn from, from public data."),
         "cost-model": ("hmas_lab.training.cli:cost_model", "The cost model of prediction, trained on episodes of random engines."),

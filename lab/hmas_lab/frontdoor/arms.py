@@ -69,11 +69,12 @@ def arm_of(name: str) -> Arm:
 
 
 class Stack(NamedTuple):
-    """A running stack: addresses of its gateway and of the operators' API, and the model that it serves."""
+    """A running stack: addresses of its gateway and of the operators' API, the model that it serves, and its environment variables."""
 
     url: str
     admin: str
     model: str
+    environment: Mapping[str, str] = MappingProxyType({})
 
 
 @asynccontextmanager
@@ -102,7 +103,7 @@ async def running_arm(name: str, engines: Sequence[str], folder: Path, arm: Arm 
             limit=LONGEST_LINE,
         )
         try:
-            yield await _announced(process, log)
+            yield (await _announced(process, log))._replace(environment=environment)
             if process.returncode is not None:
                 raise DoorBroken(f"{name}: `hmas up` ended with status {process.returncode} under its run; see {log}")
         finally:

@@ -124,13 +124,13 @@ async def _measure(settings: DoorSettings, options: dict[str, Any], out: Path) -
     load = DoorLoad(settings, questions, load_mixture()[1])
     runs_folder = out / f"{kind_of(settings, options)}-runs"
     runs_folder.mkdir(parents=True, exist_ok=True)
-    async with _engines(settings, options, runs_folder) as engines:
+    async with engines_of(settings, options, runs_folder) as engines:
         runs = Runs(settings, load, engines, runs_folder, hint)
         return await Measurement(settings, load, runs, SystemClock(), hint).run()
 
 
 @asynccontextmanager
-async def _engines(settings: DoorSettings, options: dict[str, Any], folder: Path) -> AsyncIterator[tuple[str, ...]]:
+async def engines_of(settings: DoorSettings, options: dict[str, Any], folder: Path) -> AsyncIterator[tuple[str, ...]]:
     """What `hmas up --engine` is given: embedded engines that it starts, or one vLLM that serves all arms."""
     if settings.engine == "sim":
         yield settings.engines

@@ -1,14 +1,15 @@
 """The runs: arms side by side on the same requests, and the capacity that loads are measured by."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 from hmas.loadgen.process import LoadSpec, Progress, run_process, write_plan
 from hmas.loadgen.results import Result, RunSummary, read_results
 from hmas.loadgen.workload import Arrival
-from hmas_lab.frontdoor.arms import DoorBroken, Stack, running_arm
+from hmas_lab.frontdoor.arms import Arm, DoorBroken, Stack, running_arm
 from hmas_lab.frontdoor.capacity import CapacityPoint, capacity_points
 from hmas_lab.frontdoor.load import DoorLoad
 from hmas_lab.frontdoor.settings import PASS, TIGHTER, DoorSettings
@@ -91,6 +92,23 @@ class Runs:
                 runs = await asyncio.gather(*(self._send(stack, arrivals, folder) for stack, folder in zip(stacks, folders, strict=True)))
             made |= dict(zip(group, runs, strict=True))
         return made
+
+    async def one(
+        self, arm: Arm, label: str, arrivals: Sequence[Arrival], beside: Callable[[Stack], Coroutine[Any, Any, None]] | None = None
+    ) -> Run:
+        """One configuration by itself, and what is done beside the load.
+
+        Raises:
+            DoorBroken: The stack did not come up.
+        """
+        folder = self._folder / label
+        async with running_arm(label, self._engines, folder, arm) as stack:
+            await asyncio.sleep(SETTLE_S)
+            async with asyncio.TaskGroup() as group:
+                run = group.create_task(self._send(stack, arrivals, folder))
+                if beside is not None:
+                    group.create_task(beside(stack))
+            return run.result()
 
     async def _send(self, stack: Stack, arrivals: Sequence[Arrival], folder: Path, **spec: object) -> Run:
         load = LoadSpec(

@@ -1,0 +1,1 @@
+"""A tenant beside one that floods: whether it keeps what it has alone."""

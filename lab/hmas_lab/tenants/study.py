@@ -1,0 +1,106 @@
+"""Two tenants through the product as it comes: one stays within its share, first alone, then beside one that floods."""
+
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from hmas.controller.core.statistics.quantiles import percentile
+from hmas.loadgen.results import Result, is_good
+from hmas.loadgen.workload import Arrival
+from hmas_lab.compare import plain
+from hmas_lab.frontdoor.arms import Arm, DoorBroken, Stack
+from hmas_lab.frontdoor.load import DoorLoad
+from hmas_lab.frontdoor.runs import Runs
+from hmas_lab.result_files import VERSION
+
+STEADY, FLOODS = "gold", "free"
+LOOK_AT = 0.8
+"""When `hmas status` is read, as a share of the run."""
+LEAST_GOOD_RPS = 0.05
+
+
+class FloodSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The study in numbers.
+
+    Attributes:
+        weights: Weights of the steady tenant; the other's is 1.
+        seconds: Length of the arrivals of a run.
+        used: What the steady tenant asks for, over its share of the capacity.
+        flood: What the other asks for, over its share.
+        goal: Least goodput of the steady tenant beside the flood, over its goodput alone.
+    """
+
+    weights: tuple[float, ...] = (4.0, 1.0)
+    seconds: float = 40.0
+    used: float = 0.6
+    flood: float = 10.0
+    goal: float = 0.97
+
+
+async def flood_study(settings: FloodSettings, load: DoorLoad, runs: Runs, say: Callable[[str], None]) -> dict[str, Any]:
+    """Measures the capacity, then each weight alone and beside the flood; returns the document.
+
+    Raises:
+        DoorBroken: A stack did not come up, or nothing good comes out of pass-through.
+    """
+    capacity_rps = max((point.good_rps for point in await runs.capacity()), default=0.0)
+    if capacity_rps < LEAST_GOOD_RPS:
+        raise DoorBroken(f"pass-through serves {capacity_rps:.3f} good requests/s; needed: at least {LEAST_GOOD_RPS:g}")
+    say(f"capacity: {capacity_rps:.2f} good requests/s")
+    rows = [await _weight(settings, weight, capacity_rps, load, runs) for weight in settings.weights]
+    document: dict[str, Any] = plain({"version": VERSION, "settings": settings, "capacity_rps": capacity_rps, "rows": rows})
+    return document
+
+
+async def _weight(settings: FloodSettings, weight: float, capacity_rps: float, load: DoorLoad, runs: Runs) -> dict[str, Any]:
+    share = weight / (1.0 + weight)
+    arm = Arm(config={"tenants": {STEADY: {"weight": weight}, FLOODS: {"weight": 1.0}}})
+    steady = tenant_arrivals(load, 0, STEADY, settings.used * share * capacity_rps, settings.seconds)
+    flood = tenant_arrivals(load, 1, FLOODS, settings.flood * (1.0 - share) * capacity_rps, settings.seconds)
+    seen = ""
+
+    async def look(stack: Stack) -> None:
+        nonlocal seen
+        await asyncio.sleep(LOOK_AT * settings.seconds)
+        seen = await _status(stack)
+
+    alone, _ = await runs.one(arm, f"alone-{weight:g}", steady)
+    both, _ = await runs.one(arm, f"flood-{weight:g}", sorted([*steady, *flood], key=lambda arrival: arrival.at_s), look)
+    found = {
+        "alone": figures(alone),
+        "beside": figures([one for one in both if one.tenant == STEADY]),
+        "flood": figures([one for one in both if one.tenant == FLOODS]),
+    }
+    over = found["beside"]["good"] / found["alone"]["good"] if found["alone"]["good"] else 0.0
+    return {"weight": weight, **found, "over_alone": over, "met": over >= settings.goal, "status": seen}
+
+
+def tenant_arrivals(load: DoorLoad, number: int, tenant: str, rps: float, seconds: float) -> list[Arrival]:
+    """What one tenant sends; the same number gives the same requests."""
+    return [msgspec.structs.replace(arrival, tenant=tenant) for arrival in load.arrivals(number, rps=rps, seconds=seconds)]
+
+
+def figures(results: Sequence[Result]) -> dict[str, Any]:
+    """How many requests were sent and good, and the p50 and p95 of the TTFT in ms of those that were streamed."""
+    ttfts_ms = sorted(one.ttft_ms for one in results if one.ttft_ms >= 0.0)
+    return {
+        "sent": len(results),
+        "good": sum(map(is_good, results)),
+        "ttft_p50_ms": round(percentile(ttfts_ms, 50), 1),
+        "ttft_p95_ms": round(percentile(ttfts_ms, 95), 1),
+    }
+
+
+async def _status(stack: Stack) -> str:
+    """`hmas status` of the running product, as an operator sees it."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "hmas", "status", "--admin", stack.admin),
+        env=dict(stack.environment),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    out, _ = await process.communicate()
+    return out.decode(errors="replace")
