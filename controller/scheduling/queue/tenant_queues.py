@@ -66,9 +66,8 @@ class TenantQueues(QueuePolicy):
         self._accounts.take_back(entry.request.id, now_s)
         tenant = self._of(entry.request.tenant)
         self._accounts.comes(tenant.account, entry, now_s)
-        before = len(tenant.queue)
         tenant.queue.push(entry, now_s)
-        self._took(entry.request.id, tenant, before)
+        self._took(entry.request.id, tenant)
 
     def load(self, entries: Iterable[QueueEntry], now_s: float) -> None:
         """Adds many entries at once."""
@@ -82,7 +81,8 @@ class TenantQueues(QueuePolicy):
             tenant.queue.load(waiting, now_s)
             for entry in waiting:
                 self._holder[entry.request.id] = tenant
-            self._count(tenant, before)
+            # What the policy holds, not what it was given: a policy that loses requests is found by this.
+            self._count(tenant, len(tenant.queue) - before)
             self._stand(tenant)
 
     def pop(self, now_s: float) -> QueueEntry | None:
@@ -123,9 +123,8 @@ class TenantQueues(QueuePolicy):
         """Returns a popped entry to its place in its tenant's queue, and takes the charge back."""
         self._accounts.take_back(entry.request.id, now_s)
         tenant = self._of(entry.request.tenant)
-        before = len(tenant.queue)
         tenant.queue.undo_pop(entry, now_s)
-        self._took(entry.request.id, tenant, before)
+        self._took(entry.request.id, tenant)
         self._stand(tenant)
 
     def discard(self, request_id: str) -> QueueEntry | None:
@@ -133,9 +132,8 @@ class TenantQueues(QueuePolicy):
         tenant = self._holder.pop(request_id, None)
         if tenant is None:
             return None
-        before = len(tenant.queue)
         entry = tenant.queue.discard(request_id)
-        self._count(tenant, before)
+        self._count(tenant, -1)
         if not len(tenant.queue):
             self.turns.discard(tenant.name)
         return entry
@@ -211,6 +209,8 @@ class TenantQueues(QueuePolicy):
 
     def _of(self, tenant: str) -> _Queue:
         """The queue of the account that a tenant's requests go to."""
+        if self._alone is not None and tenant not in self._accounts.own:
+            return self._alone
         account = self._accounts.of(tenant)
         found = self.queues.get(account.name)
         if found is None:
@@ -231,21 +231,19 @@ class TenantQueues(QueuePolicy):
         """Takes the next entry of one queue and charges its account."""
         entry = tenant.queue.pop(now_s)
         if entry is not None:
-            self._size -= 1
-            self._accounts.count(tenant.account, -1)
+            self._count(tenant, -1)
             del self._holder[entry.request.id]
             self._accounts.charge(tenant.account, entry, now_s)
         return entry
 
-    def _took(self, request_id: str, tenant: _Queue, before: int) -> None:
-        """Books an entry that its tenant's queue has taken; that held `before` entries until then."""
+    def _took(self, request_id: str, tenant: _Queue) -> None:
+        """Books an entry that its tenant's queue has taken."""
         self._holder[request_id] = tenant
-        self._count(tenant, before)
+        self._count(tenant, 1)
         if self._alone is None and tenant.name not in self.turns:
             self._stand(tenant)
 
-    def _count(self, tenant: _Queue, before: int) -> None:
-        more = len(tenant.queue) - before
+    def _count(self, tenant: _Queue, more: int) -> None:
         self._size += more
         self._accounts.count(tenant.account, more)
 
