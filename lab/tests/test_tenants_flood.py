@@ -53,4 +53,6 @@ async def test_a_small_study_measures_both_tenants_and_shows_the_status(tmp_path
     row = document["rows"][0]
     assert row["alone"]["good"] > 0
     assert row["flood"]["sent"] > row["beside"]["sent"]
-    assert all(any(line.startswith(f"{name} ") for line in row["status"].splitlines()) for name in (STEADY, FLOODS))
+    lines = {line.split()[0]: line.split() for line in row["status"].splitlines() if line.split()[:1] in ([STEADY], [FLOODS])}
+    assert all("of" in line and line[line.index("of") + 1] != "0" for line in lines.values()), row["status"]
+    assert set(lines) == {STEADY, FLOODS}

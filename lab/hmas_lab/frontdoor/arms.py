@@ -43,10 +43,11 @@ class DoorBroken(HmasError):
 
 
 class Arm(NamedTuple):
-    """A configuration: further options of `hmas up`, and its configuration document."""
+    """A configuration: further options of `hmas up`, its configuration document, and the API key of each tenant if clients need one."""
 
     options: tuple[str, ...] = ()
     config: Mapping[str, Any] = MappingProxyType({})
+    keys: Mapping[str, str] = MappingProxyType({})
 
 
 def without(agent: str) -> str:
@@ -113,7 +114,7 @@ async def running_arm(name: str, engines: Sequence[str], folder: Path, arm: Arm 
 def _prepared(arm: Arm, engines: Sequence[str], folder: Path) -> tuple[list[str], dict[str, str], Path]:
     """Words of the command line, environment and log of a stack; its configuration lies in the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    words = ["up", "--json", "--no-auth", "--port", "0", "--admin-port", "0", *arm.options]
+    words = ["up", "--json", *(() if arm.keys else ("--no-auth",)), "--port", "0", "--admin-port", "0", *arm.options]
     words += [word for engine in engines for word in ("--engine", engine)]
     if arm.config:
         path = folder / "hmas.yaml"

@@ -105,7 +105,7 @@ class Runs:
         async with running_arm(label, self._engines, folder, arm) as stack:
             await asyncio.sleep(SETTLE_S)
             async with asyncio.TaskGroup() as group:
-                run = group.create_task(self._send(stack, arrivals, folder))
+                run = group.create_task(self._send(stack, arrivals, folder, api_keys=dict(arm.keys)))
                 if beside is not None:
                     group.create_task(beside(stack))
             return run.result()

@@ -1,6 +1,7 @@
 """Two tenants through the product as it comes: one stays within its share, first alone, then beside one that floods."""
 
 import asyncio
+import hashlib
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -57,7 +58,7 @@ async def flood_study(settings: FloodSettings, load: DoorLoad, runs: Runs, say: 
 
 async def _weight(settings: FloodSettings, weight: float, capacity_rps: float, load: DoorLoad, runs: Runs) -> dict[str, Any]:
     share = weight / (1.0 + weight)
-    arm = Arm(config={"tenants": {STEADY: {"weight": weight}, FLOODS: {"weight": 1.0}}})
+    arm = two_tenants(weight)
     steady = tenant_arrivals(load, 0, STEADY, settings.used * share * capacity_rps, settings.seconds)
     flood = tenant_arrivals(load, 1, FLOODS, settings.flood * (1.0 - share) * capacity_rps, settings.seconds)
     seen = ""
@@ -76,6 +77,16 @@ async def _weight(settings: FloodSettings, weight: float, capacity_rps: float, l
     }
     over = found["beside"]["good"] / found["alone"]["good"] if found["alone"]["good"] else 0.0
     return {"weight": weight, **found, "over_alone": over, "met": over >= settings.goal, "status": seen}
+
+
+def two_tenants(weight: float) -> Arm:
+    """The product as it comes with two tenants, each with a key of its own."""
+    keys = {name: f"key-of-{name}" for name in (STEADY, FLOODS)}
+    tenants = {
+        name: {"weight": weight if name == STEADY else 1.0, "key_sha256": [hashlib.sha256(key.encode()).hexdigest()]}
+        for name, key in keys.items()
+    }
+    return Arm(config={"tenants": tenants}, keys=keys)
 
 
 def tenant_arrivals(load: DoorLoad, number: int, tenant: str, rps: float, seconds: float) -> list[Arrival]:
