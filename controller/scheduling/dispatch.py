@@ -47,7 +47,8 @@ class DispatchPlanner:
 
     Entries that are held back are passed, up to a bounded number. An entry that was passed too often gets an instance kept free: the one
     with the most free KV cache takes no other request until it can hold that entry. Its free KV cache only grows meanwhile, so the entry is
-    dispatched in the end.
+    dispatched in the end. A request whose tenant floods does not pass one of another tenant that waits for room: each small request that
+    it sends ahead takes the room that a larger one waits for.
 
     Demoted requests are considered only if no other request that may be dispatched waits in their group, and then fill an instance only up
     to a share (see `Instance.late_window`); or if their tenant has got less of the service than its weight gives it, and has no request in
@@ -103,13 +104,19 @@ class DispatchPlanner:
         if entry is None and not owed:
             take = source.pop_limited
             entry = take(now_s)
+        awaits_room = False
         while entry is not None:
+            floods = entry.request.tenant in group.flooding
+            if floods and awaits_room:
+                passed.append(entry)
+                break
             tokens = upper_tokens(entry, self.bounds)
             choice = self._place(entry, tokens, group, kept_free, now_s, late=late, owed=owed)
             if choice is not None:
                 found = PlannedDispatch(entry, tokens, choice, late, owed)
                 break
             passed.append(entry)
+            awaits_room |= not floods and entry.blocked in (FENCE, GUARD)
             if entry.skipped >= PATIENCE:
                 kept_free |= _roomiest(entry, group.instances.all, kept_free)
             entry = take(now_s) if len(passed) <= LOOK_AHEAD and not owed else None
@@ -157,7 +164,7 @@ class DispatchPlanner:
             spares_work = group.given_up.spares_work
             fits = chosen.fence_admits(entry.request, tokens)
             if fits or (self._overcommits and may_pass_fence(entry, tokens, chosen, now_s, spares_work=spares_work)):
-                if self.guard.admits(entry, chosen, now_s, late=late, spares_work=spares_work):
+                if self.guard.admits(entry, chosen, now_s, late=late, spares_work=spares_work, flooding=group.flooding):
                     return choice if fits else Choice(choice.instance, f"{choice.reason}; {PAST_FENCE}")
                 if not late:
                     chosen.wanted(now_s)

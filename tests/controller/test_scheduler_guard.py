@@ -6,7 +6,10 @@ from typing_kit import known
 from hmas.controller.core.errors import PolicyError, SchedulingError
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing.registry import make_router
+from hmas.controller.scheduling.admission.tpot_guard import TpotGuard
+from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.speed import InstanceSpeed
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 
@@ -321,3 +324,26 @@ def test_nobody_is_condemned_by_a_prediction_slower_than_what_was_shown():
     submit(made, 1, ttft_slo_ms=1000.0, ttft_ms=3000.0)
     assert made.expire(0.75) == []
     assert [d.entry.request.id for d in made.expire(0.85)] == ["001"]
+
+
+def test_a_flood_takes_little_of_the_room_of_others_and_is_not_protected_from_them():
+    instance = Instance(InstanceSpec(name="i0", capacity_n_run=64), fenced=False, margin=0.0)
+    guard = TpotGuard(1.0)
+
+    def entry(tenant, prompt):
+        request = Request(id=f"{tenant}{prompt}", tenant=tenant, model="m", arrival_s=0.0, prompt_tokens=prompt, stream=True)
+        estimates = Estimates(slo=Slo(ttft_ms=1e6, tpot_ms=40.0), output_tokens=50.0, ttft_ms=0.2 * prompt, tpot_ms=20.0)
+        return QueueEntry(request=request, estimates=estimates, seq=prompt)
+
+    def admits(prompt, tenant, flooding):
+        return guard.admits(entry(tenant, prompt), instance, 0.0, late=False, spares_work=True, flooding=flooding)
+
+    # The room of this request is (40 - 20) * 49 = 980 ms, and a token of a prompt takes 0.2 ms.
+    instance.start(entry("t", 1000), 1050, "fcfs", 0.0)
+    assert admits(4000, "other", frozenset())
+    assert not admits(6000, "other", frozenset())
+    assert not admits(4000, "other", {"other"})
+    assert admits(500, "other", {"other"})
+    # A second request of that tenant changes the state; now it is the one that floods.
+    instance.start(entry("t", 1001), 1051, "fcfs", 0.0)
+    assert admits(6000, "other", {"t"})

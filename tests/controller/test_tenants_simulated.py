@@ -13,7 +13,7 @@ from hmas.controller.scheduling.policies import registry as pool
 from hmas.controller.scheduling.policies.fcfs import Fcfs
 from hmas.controller.scheduling.policies.registry import POLICIES
 from hmas.controller.scheduling.scheduler import Scheduler
-from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
+from hmas.controller.scheduling.settings import SHIPPED, InstanceSpec, SchedulerSettings
 from hmas.controller.simulation import Arrival, simulate
 from hmas.controller.simulation.check import check
 from hmas.engines.sim.model import EngineModel
@@ -115,6 +115,34 @@ def test_a_flood_of_ten_times_its_share_leaves_the_other_what_it_has_alone(polic
     mine = list(poisson("b", 0.8 * share * CAPACITY_RPS, 2, end_s=SPAN_S / 2, weight=weight))
     flood = poisson("a", 10 * (1 - share) * CAPACITY_RPS, 3, end_s=SPAN_S / 2)
     assert good(run([*mine, *flood], policy=policy), "b") >= 0.97 * good(run(mine, policy=policy), "b")
+
+
+def mixed(tenant, rate_rps, seed, weight):
+    """Poisson arrivals whose sizes differ as those of real chats do: most are short, few have thousands of tokens."""
+    draws, at_s, number, slo = np.random.default_rng(seed), 0.0, 0, Slo(ttft_ms=2000, tpot_ms=60)
+    while (at_s := at_s + draws.exponential(1 / rate_rps)) < 40.0:
+        prompt, output = int(5 + min(3000, draws.lognormal(5.5, 1.3))), int(2 + min(1000, draws.lognormal(4.7, 0.9)))
+        length = float(np.clip(output * draws.lognormal(0.0, 0.4), 2, 1000))
+        sizes = {"output_tokens": length, "output_tokens_upper": min(1000.0, 3.0 * output), "ttft_ms": 40 + 0.12 * prompt, "tpot_ms": 20.0}
+        request = Request(id=f"{tenant}-{number:06d}", tenant=tenant, model="m", arrival_s=at_s, prompt_tokens=prompt, declared_slo=slo)
+        found = Estimates(slo=slo, **sizes)
+        yield Arrival(request=request, estimate=lambda _request, _now_s, found=found: found, output_tokens=output, weight=weight)
+        number += 1
+
+
+@pytest.mark.parametrize("weight", [1.0, 4.0])
+def test_small_requests_of_a_flood_do_not_take_the_room_that_large_ones_of_another_wait_for(weight):
+    def run_mixed(arrivals):
+        specs = [InstanceSpec(name=name, capacity_n_run=256) for name in "ab"]
+        scheduler = Scheduler(settings=SHIPPED, instances=specs, router=make_router("least-loaded"), policy="robust-edf")
+        arrivals = sorted(arrivals, key=lambda one: one.request.arrival_s)
+        return simulate(arrivals, {name: EngineModel(PROFILE) for name in "ab"}, scheduler)
+
+    share, capacity_rps = weight / (1 + weight), 9.0
+    mine = list(mixed("b", 0.6 * share * capacity_rps, 2, weight))
+    flood = mixed("a", 10 * (1 - share) * capacity_rps, 3, 1.0)
+    beside, alone = (good(run_mixed(arrivals), "b") for arrivals in ([*mine, *flood], mine))
+    assert beside >= 0.95 * alone
 
 
 def both_flood():

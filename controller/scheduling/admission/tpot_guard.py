@@ -1,5 +1,7 @@
 """Holds a dispatch back while its prefill would make requests in flight miss their TPOT target."""
 
+from collections.abc import Collection
+
 from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.lateness import is_last_chance
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
@@ -7,6 +9,10 @@ from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 _OWN_MARGIN = 1.2
 """A request may join if its TPOT target is at least this many times the instance's pace."""
 
+FLOOD_SHARE = 0.15
+"""Part of the usual share of the room of other tenants' requests that is open to a request whose tenant floods. In simulated floods of
+mixed sizes the other tenant keeps 81 % of what it has alone without such a rule, 96 % with 0.2, 97 % with 0.1; the flood itself is served a
+tenth less with 0.1 than with 0.2."""
 _GIVE_WAY_S = 3.0
 _WAITED_S = 1.0
 """Seconds without a denial after which a wait counts as over: while a request waits for the instance, the guard is asked at every tick."""
@@ -35,10 +41,12 @@ class TpotGuard:
 
     def __init__(self, share: float) -> None:
         self.share = share
-        self._least: dict[str, tuple[float, int, float]] = {}
+        self._least: dict[str, tuple[float, int, float, float]] = {}
         self._denied: dict[str, tuple[float, float]] = {}
 
-    def admits(self, entry: QueueEntry, instance: Instance, now_s: float, *, late: bool, spares_work: bool) -> bool:
+    def admits(
+        self, entry: QueueEntry, instance: Instance, now_s: float, *, late: bool, spares_work: bool, flooding: Collection[str] = frozenset()
+    ) -> bool:
         """Whether the request may join the instance now.
 
         Args:
@@ -47,17 +55,22 @@ class TpotGuard:
             now_s: The time.
             late: Whether it has missed its own targets, so that only the others count.
             spares_work: Whether most requests that become late are never served (`GivenUp`).
+            flooding: Tenants that flood. Their requests leave those of other tenants more of their room, have no last moment, and are not
+                protected from the requests of other tenants.
         """
         if self.share <= 0.0 or not instance.in_flight:
             return True
         stop_ms = instance.prefill_ms(entry)
         share = self.share if instance.guard_overridden else self.share * instance.guard
-        room_ms = self._least_room_ms(instance, now_s)
+        room_ms, flood_room_ms = self._least_rooms_ms(instance, now_s, flooding)
+        floods = entry.request.tenant in flooding
+        if floods:
+            room_ms = min(FLOOD_SHARE * room_ms, flood_room_ms)
         if stop_ms <= share * room_ms and (late or self._keeps_own(entry, instance)):
             return True
         if late:
             return False
-        if not spares_work and stop_ms <= room_ms and is_last_chance(entry, instance.first_token_ms(entry), now_s):
+        if not spares_work and not floods and stop_ms <= room_ms and is_last_chance(entry, instance.first_token_ms(entry), now_s):
             return True
         since_s, last_s = self._denied.get(instance.name, (now_s, now_s))
         if now_s - last_s > _WAITED_S:
@@ -79,14 +92,17 @@ class TpotGuard:
         # never recovers.
         return floor_ms is not None and floor_ms > needed_ms
 
-    def _least_room_ms(self, instance: Instance, now_s: float) -> float:
-        """Smallest room of the requests in flight that have any. O(in flight), once per state of the instance."""
+    def _least_rooms_ms(self, instance: Instance, now_s: float, flooding: Collection[str]) -> tuple[float, float]:
+        """Smallest room of the requests in flight that have any, and the same of those whose tenants flood.
+
+        O(in flight), once per state of the instance.
+        """
         cached = self._least.get(instance.name)
         if cached is not None and cached[0] == now_s and cached[1] == instance.version:
-            return cached[2]
+            return cached[2], cached[3]
         instance.refresh(now_s)
         token_ms, pending_ms = instance.pace.token_ms, instance.pending_prefill_ms(now_s)
-        least = float("inf")
+        least = flood_least = float("inf")
         # Inlined on purpose: with 2,000 requests in flight this loop is the cost of a dispatch.
         for run in instance.running.values():
             if not run.streams:
@@ -103,7 +119,10 @@ class TpotGuard:
             else:
                 # The prefill of other requests that has begun delays this one in any case.
                 room_ms = slo_ms * (length - 1.0) - 1000.0 * (now_s - run.first_s) - (length - tokens) * pace_ms - pending_ms
-            if 0.0 <= room_ms < least:
+            if flooding and run.entry.request.tenant in flooding:
+                if 0.0 <= room_ms < flood_least:
+                    flood_least = room_ms
+            elif 0.0 <= room_ms < least:
                 least = room_ms
-        self._least[instance.name] = (now_s, instance.version, least)
-        return least
+        self._least[instance.name] = (now_s, instance.version, least, flood_least)
+        return least, flood_least

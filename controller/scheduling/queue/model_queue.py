@@ -2,6 +2,7 @@
 
 import math
 from collections import OrderedDict
+from collections.abc import Collection
 from operator import attrgetter
 from typing import Literal
 
@@ -136,6 +137,11 @@ class ModelQueue:
     def look(self, now_s: float) -> None:
         """Decides which tenants are held to their share. O(tenants), at most ten times a second."""
         self._accounts.look(now_s)
+
+    @property
+    def flooding(self) -> Collection[str]:
+        """Tenants that flood (see `TenantAccounts`)."""
+        return self._accounts.flooding
 
     def finished(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
         """Corrects the accounts for a request that has ended with `output_tokens` output tokens, whichever queue it came from."""

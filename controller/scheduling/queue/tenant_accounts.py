@@ -117,6 +117,7 @@ class TenantAccounts:
     Attributes:
         queues: The queues that use these accounts.
         own: Tenants that have an account of their own.
+        flooding: Those of them that flood.
         known: Accounts by name, those that had requests lately.
         demands: What each tenant asked for lately.
         strict: Whether every tenant has, because their weights differ.
@@ -135,6 +136,7 @@ class TenantAccounts:
         "_waiting",
         "_weights",
         "demands",
+        "flooding",
         "known",
         "own",
         "queues",
@@ -144,6 +146,7 @@ class TenantAccounts:
     def __init__(self) -> None:
         self.queues: list[TenantQueues] = []
         self.own: set[str] = set()
+        self.flooding: set[str] = set()
         self.known: dict[str, Account] = {COMMON: Account(COMMON)}
         self.demands: dict[str, _Demand] = {}
         self._charges: Recall[_Charge] = Recall(CHARGES_KEEP)
@@ -196,6 +199,10 @@ class TenantAccounts:
         for name in active:
             share = self.demands[name].weight / weights * served
             floods = asking[name] > min(FLOOD * share, served) and len(active) > 1 and self._waiting and knows
+            if floods:
+                self.flooding.add(name)
+            elif asking[name] < share:
+                self.flooding.discard(name)
             if self.strict or floods:
                 self.separate(name, now_s)
             elif name in self.own and asking[name] < share and not any(queue.holds(name) for queue in self.queues):
@@ -211,6 +218,7 @@ class TenantAccounts:
                 least = min(idle, key=lambda name: self.demands[name].asked.value(now_s))
                 del self.demands[least]
                 self.own.discard(least)
+                self.flooding.discard(least)
 
     # -- the turns ------------------------------------------------------------------------------------------------------------
 
