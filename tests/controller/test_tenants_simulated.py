@@ -1,5 +1,6 @@
 """A burst of one tenant does not take another's share, whatever the policy: in virtual time, judged by the checker."""
 
+from functools import partial
 from unittest import mock
 
 import numpy as np
@@ -117,16 +118,24 @@ def test_a_flood_of_ten_times_its_share_leaves_the_other_what_it_has_alone(polic
     assert good(run([*mine, *flood], policy=policy), "b") >= 0.97 * good(run(mine, policy=policy), "b")
 
 
+def told(found, _request, _now_s):
+    return found
+
+
 def mixed(tenant, rate_rps, seed, weight):
     """Poisson arrivals whose sizes differ as those of real chats do: most are short, few have thousands of tokens."""
     draws, at_s, number, slo = np.random.default_rng(seed), 0.0, 0, Slo(ttft_ms=2000, tpot_ms=60)
     while (at_s := at_s + draws.exponential(1 / rate_rps)) < 40.0:
         prompt, output = int(5 + min(3000, draws.lognormal(5.5, 1.3))), int(2 + min(1000, draws.lognormal(4.7, 0.9)))
-        length = float(np.clip(output * draws.lognormal(0.0, 0.4), 2, 1000))
-        sizes = {"output_tokens": length, "output_tokens_upper": min(1000.0, 3.0 * output), "ttft_ms": 40 + 0.12 * prompt, "tpot_ms": 20.0}
+        found = Estimates(
+            slo=slo,
+            output_tokens=float(np.clip(output * draws.lognormal(0.0, 0.4), 2, 1000)),
+            output_tokens_upper=min(1000.0, 3.0 * output),
+            ttft_ms=40 + 0.12 * prompt,
+            tpot_ms=20.0,
+        )
         request = Request(id=f"{tenant}-{number:06d}", tenant=tenant, model="m", arrival_s=at_s, prompt_tokens=prompt, declared_slo=slo)
-        found = Estimates(slo=slo, **sizes)
-        yield Arrival(request=request, estimate=lambda _request, _now_s, found=found: found, output_tokens=output, weight=weight)
+        yield Arrival(request=request, estimate=partial(told, found), output_tokens=output, weight=weight)
         number += 1
 
 
