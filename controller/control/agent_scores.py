@@ -34,7 +34,7 @@ UNITS = {
     LENGTHS: "mean error (pinball) of the log length",
     COSTS: "mean error of the log time",
     BOUNDS: "mean error (pinball) of the log upper length",
-    WINDOWS: "share of dispatches held back beside room",
+    WINDOWS: "share of dispatches held back although the engine had room",
 }
 """The kinds of answers that are scored, and the meaning of their loss."""
 

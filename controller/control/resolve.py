@@ -286,7 +286,7 @@ def _base_controls(
 ) -> _Base:
     n_run = configured.n_run or ceiling.n_run
     if aside:
-        because = "an agent's window held requests back beside room"
+        because = "set aside: statera's window held requests back although the engine had room"
         return _Base(n_run, 0, "fallback", because, budget_reason=because, guard_reason=because)
     if heard is not None:
         budget = heard.word.token_budget

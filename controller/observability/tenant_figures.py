@@ -44,6 +44,7 @@ class TenantFigures(msgspec.Struct, frozen=True, kw_only=True):
             "overdue": self.load.overdue,
             "oldest_wait_ms": self.load.oldest_wait_ms,
             "waits_for": self.waits_for or None,
+            "floods": self.load.floods,
             "service_share": self.service_share,
             "weight_share": self.weight_share,
             "goodput": goodput(self.recent, self.recent.window_s),

@@ -42,14 +42,16 @@ def by_tenant(room: WaitQueue, running: Iterable[Running], now_s: float) -> dict
     oldest: dict[str, QueuedRequest] = {}
     waiting: dict[str, int] = {}
     overdue: dict[str, int] = {}
+    flooding: set[str] = set()
     for group in room.groups:
+        flooding.update(group.flooding)
         for one in group.members.values():
             request = one.entry.request
             waiting[request.tenant] = waiting.get(request.tenant, 0) + 1
             overdue[request.tenant] = overdue.get(request.tenant, 0) + one.overdue
             if request.tenant not in oldest or request.arrival_s < oldest[request.tenant].entry.request.arrival_s:
                 oldest[request.tenant] = one
-    loads = {tenant: TenantLoad(running=number) for tenant, number in in_flight.items()}
+    loads = {tenant: TenantLoad(running=number, floods=tenant in flooding) for tenant, number in in_flight.items()}
     for tenant, first in oldest.items():
         loads[tenant] = TenantLoad(
             waiting=waiting[tenant],
@@ -57,6 +59,7 @@ def by_tenant(room: WaitQueue, running: Iterable[Running], now_s: float) -> dict
             overdue=overdue[tenant],
             oldest_wait_ms=1000.0 * max(0.0, now_s - first.entry.request.arrival_s),
             waits_for=first.entry.blocked or first.group.blocked,
+            floods=tenant in flooding,
         )
     return loads
 

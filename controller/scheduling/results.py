@@ -90,6 +90,7 @@ class TenantLoad(msgspec.Struct, frozen=True, kw_only=True):
         overdue: How many that wait can no longer meet their TTFT target.
         oldest_wait_ms: Age of its oldest waiting request.
         waits_for: Why that request waits, as far as it was considered; empty if none waits.
+        floods: Whether it floods (`hmas.controller.scheduling.queue.tenant_accounts`), and so is held to its share.
     """
 
     waiting: int = 0
@@ -97,6 +98,7 @@ class TenantLoad(msgspec.Struct, frozen=True, kw_only=True):
     overdue: int = 0
     oldest_wait_ms: float = 0.0
     waits_for: str = ""
+    floods: bool = False
 
     def plus(self, other: "TenantLoad") -> "TenantLoad":
         """The load of both together."""
@@ -107,4 +109,5 @@ class TenantLoad(msgspec.Struct, frozen=True, kw_only=True):
             overdue=self.overdue + other.overdue,
             oldest_wait_ms=older.oldest_wait_ms,
             waits_for=older.waits_for,
+            floods=self.floods or other.floods,
         )

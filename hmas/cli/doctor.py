@@ -17,7 +17,7 @@ from hmas.agents.perception.readers import READER_PLUGINS
 from hmas.agents.statera.agent import LAW_PLUGINS
 from hmas.cli.admin import admin_url_option, config_option, connect, read_config
 from hmas.cli.output import EXIT_FAILED, example, json_option, say, say_json, table
-from hmas.cli.status import each_agent, freshness
+from hmas.cli.status import each_agent, flood_words, freshness
 from hmas.controller.bus.embedded import LEAST_VERSION, find_server
 from hmas.controller.config.derived import bus_dir, overrides_dir, state_dir
 from hmas.controller.config.loader import advice
@@ -219,9 +219,23 @@ def check_gateway(config: Config, status: dict[str, Any] | None, trouble: str) -
         yield Check("clock", "OK", f"the gateway's clock agrees within {MAX_SKEW_S:g} s")
     if not status["bus"]["connected"]:
         yield Check("gateway's bus", "FAIL", status["bus"]["detail"], "serving goes on with fallbacks; bring the bus back")
+    yield from check_load(status)
     own = {engine.name for engine in config.engines}
     yield from (_known_engine(item) for item in status["instances"] if item["name"] not in own)
     yield from check_agents(status["agents"])
+
+
+def check_load(status: dict[str, Any]) -> Iterator[Check]:
+    """Whether more requests come than the engines serve in time, and which tenants flood."""
+    queue = status["queue"]
+    words = f"{queue['queued']} requests wait, {queue['overdue']} of them past their TTFT target"
+    if queue["overdue"]:
+        yield Check("load", "WARN", words, "`hmas status` shows which tenants wait and why, `hmas explain` what one request waits for")
+    else:
+        yield Check("load", "OK", words)
+    for tenant in status["tenants"]:
+        if tenant["floods"]:
+            yield Check(f"tenant {tenant['name']}", "WARN", flood_words(tenant), "to bound it: quota, concurrency_share or max_queued")
 
 
 def _known_engine(item: dict[str, Any]) -> Check:

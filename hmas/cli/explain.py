@@ -111,7 +111,7 @@ def _state(document: dict[str, Any]) -> str:
 
 
 def _target(slo: dict[str, Any], label: str, name: str) -> str:
-    source = "declared" if slo["declared"][name] is not None else f"from its task, {slo['task_type']}"
+    source = "declared" if slo["declared"][name] is not None else f"not declared; from its task: {slo['task_type']}"
     return f"{label} {slo['active'][name]:.0f} ms ({source})"
 
 

@@ -33,6 +33,7 @@ def page(document: dict[str, Any]) -> str:
         f"requests  {_counts(document['counts'])}",
         f"goodput   {_goodput(document['goodput'])}",
         f"fairness  {_fairness(document['fairness'])}",
+        *(f"flood     {flood_words(tenant)}" for tenant in document["tenants"] if tenant["floods"]),
         f"bus       {_bus(document['bus'])}",
         f"agents    {_agents(document['agents'])}",
         *([f"sent      {_on_defaults(document['on_defaults'])}"] if _has_late(document["on_defaults"]) else []),
@@ -114,11 +115,19 @@ def _goodput(goodput: dict[str, Any]) -> str:
 
 def _fairness(fairness: dict[str, Any]) -> str:
     if len(fairness["rates"]) < 2:
-        return "no two tenants had requests waiting for long at the same time in the last minute"
+        return "not measured: no two tenants had requests wait for longer than they take, for a tenth of the last minute"
     worst = min(fairness["rates"], key=lambda tenant: fairness["rates"][tenant])
     return (
         f"of {len(fairness['rates'])} tenants that had requests waiting for long, {worst} got the least service for its weight: "
         f"{fairness['max_min']:.0%} of what the best got (Jain's index {fairness['jain']:.3f})"
+    )
+
+
+def flood_words(tenant: dict[str, Any]) -> str:
+    """What a tenant that floods does, and what it gets."""
+    return (
+        f"{tenant['name']} asks for more than the engines serve, or than five times its share: it is held to its share while others wait "
+        f"({tenant['waiting']} waiting, {tenant['running']} running, {tenant['service_share']:.0%} of the last minute's service)"
     )
 
 

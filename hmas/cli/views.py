@@ -77,13 +77,12 @@ FIGURES = (
     ("  miss TTFT", lambda v: _percent(v["ttft_violation_rate"])),
     ("  miss TPOT", lambda v: _percent(v["tpot_violation_rate"])),
     ("  miss TTFT while they wait", lambda v: _percent(v["deadline_miss_share"])),
-    ("TTFT p50 / p95 / p99, ms", lambda v: _latency(v["ttft_ms"])),
-    ("TPOT p50 / p95 / p99, ms", lambda v: _latency(v["tpot_ms"])),
+    ("TTFT p50 / p95 / p99 of answers, ms", lambda v: _latency(v["ttft_ms"])),
+    ("TPOT p50 / p95 / p99 of answers, ms", lambda v: _latency(v["tpot_ms"])),
     ("waiting", lambda v: v["queued"]),
     ("  past their TTFT target", lambda v: v["overdue"]),
     ("  oldest, ms", lambda v: f"{v['oldest_wait_ms']:.0f}"),
     ("  growth per second", lambda v: f"{v['queue_slope']:+.1f}"),
-    ("  by task", lambda v: ", ".join(f"{name} {count}" for name, count in v["queue_by_task"].items()) or NONE),
     ("running", lambda v: v["running"]),
     ("output tokens per second", lambda v: f"{v['throughput_tps']:.0f}"),
     ("tokens asked for beyond those served", lambda v: _percent(v["mismatch"])),
@@ -91,9 +90,9 @@ FIGURES = (
     ("burstiness: variance over mean of arrivals", lambda v: f"{v['arrival_dispersion']:.1f}"),
     ("prompt tokens p50 / p90 / p99", lambda v: _lengths(v["prompt_tokens"])),
     ("output tokens p50 / p90 / p99", lambda v: _lengths(v["output_tokens"])),
-    ("fairness among tenants (Jain)", lambda v: f"{v['fairness']:.2f}"),
-    ("by task", lambda v: _shares(v["by_task"])),
-    ("by tenant", lambda v: _shares(v["by_tenant"])),
+    ("fairness among tenants that waited (Jain)", lambda v: f"{v['fairness']:.2f}"),
+    ("by task, of those that ended", lambda v: _shares(v["by_task"])),
+    ("by tenant, of those that ended", lambda v: _shares(v["by_tenant"])),
 )
 """Each figure: its name, and its text from a view that has it."""
 

@@ -69,6 +69,7 @@ async def test_a_flood_leaves_the_other_tenant_what_it_has_alone(tmp_path: Path,
     line = next(line for line in seen.splitlines() if line.startswith("gold "))
     assert f" {gold['weight_share']:.0%} " in line
     assert any(line.startswith("free ") for line in seen.splitlines())
+    assert any(line.startswith("flood     free asks for more than") for line in seen.splitlines()), seen
     assert "worst: gold" not in seen
     assert 'hmas_ttft_seconds_count{tenant="gold"}' in metrics
     assert f'hmas_tenant_weight{{tenant="gold"}} {weight}' in metrics

@@ -39,7 +39,7 @@ async def test_both_views_are_shown_with_their_age(tmp_path: Path):
     assert re.search(r"long: 60 s, [2-9]\.\d s old$", lines[0])
     assert "waiting 7 0" in lines
     assert "past their TTFT target 3 -" in lines
-    assert "by task - QA 70%, other 30%" in lines
+    assert "by task, of those that ended - QA 70%, other 30%" in lines
     assert "i0 0.80 kv_usage -" in lines
     assert "change of arrival_rps at 2023-11-14 22:13:20Z: 2 -> 9.5" in lines
     assert any("CONTRADICTION in the telemetry: stuck" in line for line in lines)
