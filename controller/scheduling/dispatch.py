@@ -82,7 +82,6 @@ class DispatchPlanner:
             return None
         if self._tenancy.bounded:
             self._tenancy.look()
-        group.look(now_s)
         if self._serves_late and group.owes_late():
             _, found = self._search(group.late, group, now_s, late=True, owed=True)
             if found is not None:

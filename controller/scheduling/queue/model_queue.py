@@ -133,9 +133,6 @@ class ModelQueue:
     def asks(self, entry: QueueEntry, now_s: float) -> None:
         """Records that a request comes, before it is pushed."""
         self._accounts.asks(entry, now_s)
-
-    def look(self, now_s: float) -> None:
-        """Decides which tenants are held to their share. O(tenants), at most ten times a second."""
         self._accounts.look(now_s)
 
     @property
@@ -145,6 +142,7 @@ class ModelQueue:
 
     def finished(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
         """Corrects the accounts for a request that has ended with `output_tokens` output tokens, whichever queue it came from."""
+        self._accounts.look(now_s)
         self.policy.on_finished(entry, output_tokens, now_s)
         if tenant_queues(self.policy) is None:  # else both have the same accounts
             self.late.on_finished(entry, output_tokens, now_s)
