@@ -8,13 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from socket import AF_INET, AF_INET6, socket
-from typing import TYPE_CHECKING
 
 from hmas.controller.admin.server import AdminServer
 from hmas.controller.admin.token import kept_token
 from hmas.controller.bus.base import Bus
 from hmas.controller.config.derived import admin_sites, admin_token_file, is_loopback, public_sites, url_of
-from hmas.controller.config.mqtt import MqttConfig
 from hmas.controller.config.schema import Config, EngineConfig, GatewayConfig
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.gateway.app import Gateway
@@ -28,9 +26,6 @@ from hmas.controller.runtime.process import lift_limit, return_large_memory
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.engines.base import Engine
 from hmas.engines.registry import connect_engine
-
-if TYPE_CHECKING:
-    from hmas.controller.gateway.mqtt import GatewayMqtt
 
 SPARE_FILES = 256
 """Open files reserved beside streams: control calls to engines, the bus, the operators' API, Python itself."""
@@ -89,7 +84,11 @@ async def serve(
     async with AsyncExitStack() as stack:
         engines = await _connect(config, keys, stack)
         exporters, refused = load_exporters()
-        mqtt = _mqtt(config.mqtt, os.environ if env is None else env)
+        mqtt = None
+        if config.mqtt.host:
+            from hmas.controller.gateway.mqtt import GatewayMqtt  # noqa: PLC0415  without a broker nothing of it is loaded
+
+            mqtt = GatewayMqtt(config.mqtt, os.environ if env is None else env)
         observers = [*exporters.values(), *([] if mqtt is None else [mqtt.exporter])]
         gateway = Gateway(config, bus=bus, engines=engines, clock=clock, on_cycle=on_cycle, scheduler=scheduler, exporters=observers)
         lease = GatewayLease(bus, gateway.name, clock.now_s(), on_change=gateway.bus_taken)
@@ -147,15 +146,6 @@ def _make_room(connections: int) -> None:
             max(0, allowed - SPARE_FILES) // 2,
             connections,
         )
-
-
-def _mqtt(mqtt: MqttConfig, env: Mapping[str, str]) -> "GatewayMqtt | None":
-    """The MQTT side of the gateway, None where no broker is configured; nothing of it is imported then."""
-    if not mqtt.host:
-        return None
-    from hmas.controller.gateway.mqtt import GatewayMqtt  # noqa: PLC0415
-
-    return GatewayMqtt(mqtt, env)
 
 
 def _by_port(sockets: Sequence[socket], gateway: GatewayConfig) -> tuple[list[socket], list[socket]]:

@@ -9,10 +9,11 @@ import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import orjson
 from gateway_kit import eventually
+from typing_kit import fenced
 
 from hmas.controller.config.mqtt import MqttConfig
 from hmas.controller.runtime.ports import free_port
@@ -26,20 +27,8 @@ NEEDED = {
 }
 MISSING = ", ".join(name for name, found in NEEDED.items() if not found)
 USERS = ("gateway", "alice", "rules")
-ACL = """
-user gateway
-topic readwrite hmas/status
-topic readwrite hmas/state/#
-topic readwrite hmas/event/#
-topic readwrite hmas/decision
-topic write hmas/response/#
-topic read hmas/command/#
-user alice
-topic read hmas/#
-user rules
-topic read hmas/#
-pattern write hmas/command/%u
-"""
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "mqtt.md").read_text()
+ACL = fenced(PAGE, "acl")
 WAIT_S = 10.0
 
 
@@ -76,6 +65,13 @@ class Broker:
             f"acl_file {folder}/acl\n"
         )
         self._process: subprocess.Popen[bytes] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
 
     async def start(self) -> None:
         self._process = await asyncio.to_thread(self._spawn)

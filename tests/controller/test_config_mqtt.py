@@ -1,8 +1,13 @@
 """The section `mqtt`: contradictions are refused where the configuration is read."""
 
+import importlib.util
+
 import pytest
+from gateway_kit import running
 
 from hmas.controller.config.loader import ConfigMistakes, advice, load_config
+from hmas.controller.config.mqtt import MqttConfig
+from hmas.controller.core.errors import ConfigError
 
 SAFE = "  host: broker\n  user: gateway\n  commands: true\n  command_users: [alice]\n"
 
@@ -35,3 +40,10 @@ def test_what_is_allowed_and_probably_not_intended(tmp_path):
     found = [word for word in advice(load_config(file, {}), {}) if word.startswith("mqtt")]
     assert [word.split(":")[0] for word in found] == ["mqtt.password_env", "mqtt.tls"]
     assert not load_config(None, {}).mqtt.host, "absent: nothing runs"
+
+
+async def test_a_missing_library_is_told_before_the_gateway_serves(tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match=r"aiomqtt is not installed.*h-mas\[mqtt\]"):
+        async with running(tmp_path, mqtt=MqttConfig(host="127.0.0.1")):
+            pass

@@ -23,10 +23,8 @@ def certificates(tmp_path_factory):
 
 @pytest.fixture
 async def broker(tmp_path, certificates):
-    broker = Broker(tmp_path / "broker", certificates)
-    await broker.start()
-    yield broker
-    await broker.stop()
+    async with Broker(tmp_path / "broker", certificates) as broker:
+        yield broker
 
 
 async def test_what_is_in_force_is_retained_and_events_come_as_they_happen(tmp_path: Path, broker: Broker, monkeypatch):
@@ -112,12 +110,12 @@ async def test_a_wrong_certificate_stops_nothing(tmp_path: Path, broker: Broker)
 
 
 async def test_a_client_certificate_instead_of_a_user(tmp_path: Path, certificates: Path):
-    broker = Broker(tmp_path / "broker", certificates, by_certificate=True)
-    await broker.start()
     own = {"tls_cert": str(certificates / "client.pem"), "tls_key": str(certificates / "client.key"), "user": "", "password_file": ""}
-    async with running(tmp_path, mqtt=broker.config(**own)) as rig:
+    async with (
+        Broker(tmp_path / "broker", certificates, by_certificate=True) as broker,
+        running(tmp_path, mqtt=broker.config(**own)) as rig,
+    ):
         await eventually(lambda: [one["after"] for one in rig.events("mqtt")] == ["connected"])
-    await broker.stop()
 
 
 async def test_a_missing_password_is_told_before_the_gateway_serves(tmp_path: Path):

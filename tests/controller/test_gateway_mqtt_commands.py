@@ -2,12 +2,16 @@
 
 import asyncio
 import os
+import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from gateway_kit import chat, eventually, running
-from mqtt_kit import ACL, MISSING, Broker, make_certificates
+from mqtt_kit import ACL, MISSING, PAGE, Broker, make_certificates
+from typing_kit import fenced, known
 
 from hmas.cli.main import main
 
@@ -25,10 +29,8 @@ def certificates(tmp_path_factory):
 
 @pytest.fixture
 async def broker(tmp_path, certificates):
-    broker = Broker(tmp_path / "broker", certificates)
-    await broker.start()
-    yield broker
-    await broker.stop()
+    async with Broker(tmp_path / "broker", certificates) as broker:
+        yield broker
 
 
 async def connected(rig: Any) -> None:
@@ -142,19 +144,46 @@ async def test_a_user_who_may_no_longer_send_commands(tmp_path: Path, broker: Br
         assert rig.gateway.scheduler.policy == "fcfs"
 
 
+@pytest.mark.skipif(shutil.which("mosquitto_rr") is None, reason="not installed: mosquitto_rr (Debian: mosquitto-clients)")
+async def test_the_rule_of_the_page(tmp_path: Path, certificates: Path):
+    broker = Broker(tmp_path / "broker", certificates, acl=ACL.replace("user alice", "user alice\ntopic write site/#"))
+    own = {"broker.example.com": "127.0.0.1", "8883": str(broker.port), "ca.pem": str(certificates / "ca.pem"), "gpu-1": "sim-1"}
+    script = fenced(PAGE, "sh")
+    for name, value in own.items():
+        script = script.replace(name, value)
+    async with broker, running(tmp_path, engines=2, mqtt=broker.config()) as rig, broker.client() as alice:
+        await connected(rig)
+        environment = {**os.environ, "PASSWORD": "rules"}
+        rule = await asyncio.create_subprocess_exec(
+            "sh", "-c", script, env=environment, stdout=asyncio.subprocess.PIPE, start_new_session=True
+        )
+        answers = known(rule.stdout)
+        try:
+            for degrees, drained in (("39", True), ("35", True), ("29", False)):
+                # Retained, as the rule may not listen yet when the first one is sent.
+                await alice.client.publish("site/rack-7/celsius", degrees, qos=1, retain=True)
+                if degrees != "35":
+                    answer = orjson.loads(await asyncio.wait_for(answers.readline(), 10.0))
+                    assert answer["ok"], answer
+                assert ("sim-1" in rig.gateway.control.directives.draining) == drained
+        finally:
+            os.killpg(rule.pid, signal.SIGTERM)
+            await rule.wait()
+        assert rig.events("override.put")[0]["reason"] == "rules: rack 7 has 39 degrees"
+
+
 @pytest.mark.parametrize("open_broker", [False, True])
 async def test_the_check_finds_a_broker_that_keeps_no_topic_for_its_user(tmp_path, certificates, capsys, open_broker):
     acl = ACL.replace("topic read hmas/command/#", "topic readwrite hmas/command/#") if open_broker else ACL
     broker = Broker(tmp_path / "broker", certificates, acl=acl)
-    await broker.start()
     config = broker.config()
     file = tmp_path / "hmas.yaml"
     known = {name: getattr(config, name) for name in ("host", "port", "tls_ca", "user", "password_file", "commands")}
     file.write_text("mqtt:\n" + "".join(f"  {name}: {str(value).lower() if value is True else value}\n" for name, value in known.items()))
     with file.open("a") as text:
         text.write("  command_users: [alice]\n")
-    code = await asyncio.to_thread(main, ["mqtt", "check", "--config", os.fspath(file)])
-    await broker.stop()
+    async with broker:
+        code = await asyncio.to_thread(main, ["mqtt", "check", "--config", os.fspath(file)])
     shown = capsys.readouterr().out
     assert code == int(open_broker), shown
     assert ("FAIL" in shown) == open_broker

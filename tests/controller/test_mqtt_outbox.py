@@ -8,7 +8,8 @@ def event(number: int) -> Outgoing:
 
 
 def test_the_oldest_is_dropped_and_counted():
-    outbox, dropped = Outbox(3), []
+    outbox = Outbox(3)
+    dropped: list[int] = []
     outbox.dropped = dropped.append
     for number in range(5):
         outbox.add(event(number))

@@ -229,7 +229,8 @@ class MqttLink:
             if self.on_command is None or f"{before}/{user}" != command_topic(self._mqtt, user) or not isinstance(payload, bytes):
                 continue
             answer = await self.on_command(user, payload, bool(message.retain))
-            topic, mark = (getattr(message.properties, name, None) for name in ("ResponseTopic", "CorrelationData"))
+            topic: Any = getattr(message.properties, "ResponseTopic", None)
+            mark: Any = getattr(message.properties, "CorrelationData", None)
             if answer is not None and self._may_answer(topic, mark):
                 self._outbox.add(Outgoing(topic, answer, correlation=mark))
 
