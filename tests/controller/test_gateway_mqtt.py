@@ -1,5 +1,6 @@
 """State, events and decisions of a gateway at a real MQTT broker, and what a broker that fails does not disturb."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,26 @@ async def test_a_wrong_certificate_stops_nothing(tmp_path: Path, broker: Broker)
         assert (event["after"], event["severity"]) == ("away", "warning")
         assert "certificate verify failed" in event["reason"]
         assert (await rig.post(chat(tokens=2))).status == 200
+
+
+async def test_a_wrong_password_stops_nothing(tmp_path: Path, broker: Broker, monkeypatch):
+    monkeypatch.setenv("WRONG", "wrong")
+    config = broker.config(password_file="", password_env="WRONG")
+    async with running(tmp_path, mqtt=config) as rig:
+        await eventually(lambda: rig.events("mqtt"))
+        assert "Not authorized" in rig.events("mqtt")[0]["reason"]
+        assert (await rig.post(chat(tokens=2))).status == 200
+
+
+async def test_a_broker_that_never_answers_stops_nothing(tmp_path: Path, broker: Broker, monkeypatch):
+    monkeypatch.setattr("hmas.controller.observability.exporters.mqtt_link.TIMEOUT_S", 0.1)
+    # The system accepts connections that the process has not taken yet.
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        config = broker.config(port=silent.getsockname()[1], tls=False, commands=False)
+        async with running(tmp_path, mqtt=config) as rig:
+            await eventually(lambda: rig.events("mqtt"))
+            assert rig.events("mqtt")[0]["reason"] == "Operation timed out"
+            assert (await rig.post(chat(tokens=2))).status == 200
 
 
 async def test_a_client_certificate_instead_of_a_user(tmp_path: Path, certificates: Path):

@@ -23,9 +23,9 @@ TIMEOUT_S = 5.0
 RETRY_FIRST_S, RETRY_MOST_S = 0.5, 30.0
 BATCH = 20
 """Messages under way at once."""
-INCOMING_MOST = 1000
+INCOMING_MOST = 500
 """Commands received and not answered yet; further ones are dropped by the library, with a line in the log."""
-PACKET_MOST_BYTES = 1 << 20
+PACKET_MOST_BYTES = 128 * 1024
 ANSWER_TOPIC_MOST, ANSWER_MARK_MOST = 512, 1024
 """Characters of a response topic and bytes of correlation data; a command with more gets no answer."""
 FIRST_ERROR = 128
