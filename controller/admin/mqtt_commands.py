@@ -16,6 +16,8 @@ MAX_BYTES = 64 * 1024
 MESSAGE_MOST = 2000
 """Characters of an error: it may quote a command, and is kept as an event."""
 EVENT = "mqtt.command"
+STRANGERS = ""
+"""Stands for all users that may send no commands, but whose topic the session at the broker still has."""
 BY_DEFAULT = "commanded over MQTT"
 """The reason of a command that gives none."""
 log = logging.getLogger(__name__)
@@ -33,16 +35,16 @@ class MqttCommands:
         Args:
             changes: Makes the changes.
             users: Who may send commands.
-            per_minute: Commands of all users together that are run; more are refused.
+            per_minute: Commands of one user that are run; more are refused. A flood by one user keeps no other from sending.
             clock: The clock.
             note: Notes an event, as `Observers.note` does.
         """
         self._changes = changes
         self._users = frozenset(users)
-        self._bucket = TokenBucket(per_minute, per_minute / 60.0, clock.now_s())
+        self._buckets = {user: TokenBucket(per_minute, per_minute / 60.0, clock.now_s()) for user in (STRANGERS, *users)}
         self._clock = clock
         self._note = note
-        self._flooded = False
+        self._flooding: set[str] = set()
         self._runs: Mapping[str, Run] = {
             "policy.force": self._force_policy,
             "policy.release": self._release_policy,
@@ -63,13 +65,14 @@ class MqttCommands:
         if not payload:
             return None
         now_s, name, reason = self._clock.now_s(), "", ""
-        flooded = self._bucket.level(now_s) < 1.0
+        bucket = self._buckets.get(user, self._buckets[STRANGERS])
+        flooded = bucket.level(now_s) < 1.0
         try:
             if flooded:
-                wait_s = self._bucket.wait_s(1.0, now_s)
-                text = f"more than {self._bucket.capacity:g} commands in a minute; the next one may come in {wait_s:.1f} s"
+                wait_s = bucket.wait_s(1.0, now_s)
+                text = f"more than {bucket.capacity:g} commands in a minute; the next one may come in {wait_s:.1f} s"
                 raise BadRequest(text, code="rate_limited")
-            self._bucket.take(1.0, now_s)
+            bucket.take(1.0, now_s)
             document = self._read(user, payload, retained=retained)
             name = document.pop("command")
             reason = str(document.get("reason") or "")[:SHOWN_CHARS]
@@ -82,15 +85,18 @@ class MqttCommands:
             log.exception("command %r of %s failed", name, user)
             refusal = BadRequest("the gateway failed on this command; its log has the reason", code="internal_error")
         else:
-            self._flooded = False
+            self._flooding.discard(user)
             self._note(EVENT, user, after=name, reason=reason, source="operator")
             return {"version": VERSION, "ok": True, "command": name, "changed": changed}
-        message = str(refusal)[:MESSAGE_MOST]
+        shown = {key: text[:MESSAGE_MOST] for key, text in error_document(refusal).items()}
         # Of a flood, one event says that it began: the events would be a flood themselves.
-        if not (flooded and self._flooded):
-            self._note(EVENT, user, after=f"{name or 'command'} refused", reason=message, severity="warning", source="operator")
-        self._flooded = flooded
-        return {"version": VERSION, "ok": False, "command": name, "error": {**error_document(refusal), "message": message}}
+        if not (flooded and user in self._flooding):
+            self._note(EVENT, user, after=f"{name or 'command'} refused", reason=shown["message"], severity="warning", source="operator")
+        if flooded:
+            self._flooding.add(user)
+        else:
+            self._flooding.discard(user)
+        return {"version": VERSION, "ok": False, "command": name, "error": shown}
 
     def _read(self, user: str, payload: bytes, *, retained: bool) -> dict[str, Any]:
         """The command, checked as far as all commands are alike."""

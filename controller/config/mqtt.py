@@ -37,7 +37,7 @@ class MqttConfig(Section, frozen=True):
     command_users: Annotated[
         list[MqttUser], doc("who may send commands, each on the topic PREFIX/command/USER, which the broker must keep for that user alone")
     ] = []  # noqa: RUF012 - msgspec copies it
-    commands_per_minute: Annotated[int, doc("commands of all users together; more are refused", ge=1, le=6000)] = 60
+    commands_per_minute: Annotated[int, doc("commands that each user may send; more are refused", ge=1, le=6000)] = 60
 
 
 def mqtt_problems(mqtt: MqttConfig) -> Iterator[Problem]:

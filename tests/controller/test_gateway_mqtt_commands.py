@@ -103,6 +103,8 @@ async def test_a_flood_of_commands(tmp_path: Path, broker: Broker):
         assert 5 <= sum(one["ok"] for one in answers) <= 7
         assert {one["error"]["code"] for one in answers if not one["ok"]} == {"rate_limited"}
         assert len(rig.events("mqtt.command")) <= 14, "the refusals are one event"
+        async with broker.client("rules") as rules:
+            assert (await rules.ask({"command": "policy.release"}))["ok"], "a flood by one user keeps no other from sending"
         assert (await rig.post(chat(tokens=2))).status == 200
 
 
