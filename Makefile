@@ -11,7 +11,7 @@ TRAIN_VENV ?= build/train
 CLIENTS_VENV ?= build/clients
 COMPILED := build/compiled
 
-.PHONY: help demo test test-long test-lab test-install test-clients setup-clients lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler setup-train test-train eval-agents bench-agents bench-qos ablate-agents lab-hmas lab-live lab-statera bench-twin bench-bad-requests bench-outside bench-frontdoor bench-frontdoor-quick bench-tenants setup-smollm2 abuse
+.PHONY: help demo test test-mqtt test-long test-lab test-install test-clients setup-clients lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler setup-train test-train eval-agents bench-agents bench-qos ablate-agents lab-hmas lab-live lab-statera bench-twin bench-bad-requests bench-outside bench-frontdoor bench-frontdoor-quick bench-tenants setup-smollm2 abuse
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s $$'\t'
@@ -54,6 +54,9 @@ PARALLEL := -n $(WORKERS) --dist worksteal
 
 test: $(VENV)/.dev  ## every test of the product that needs no real engine, with real processes and a real Valkey, on all cores
 	$(BIN)/pytest $(PARALLEL) -m "not vllm and not sglang and not install and not clients and not long"
+
+test-mqtt: $(VENV)/.dev  ## the MQTT side with a real mosquitto, which must be installed (Debian: mosquitto)
+	$(BIN)/pytest -m mqtt -rs tests/controller
 
 test-long: $(VENV)/.dev  ## the tests that kill processes of the whole product, or train
 	$(BIN)/pytest $(PARALLEL) -m "long" tests

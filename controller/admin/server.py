@@ -4,7 +4,6 @@ import hashlib
 import hmac
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from socket import socket
 from typing import Any
@@ -12,9 +11,9 @@ from typing import Any
 import orjson
 from aiohttp import web
 
+from hmas.controller.admin.changes import BadRequest, Changes, error_document, override_refused
 from hmas.controller.admin.operations import Operations
-from hmas.controller.config.override_format import KnobsPart, document_of, override_from
-from hmas.controller.control.overrides import cli_id
+from hmas.controller.config.override_format import document_of
 from hmas.controller.core.allowed_sites import AllowedSites
 from hmas.controller.core.errors import AdminError, OverrideError
 from hmas.controller.runtime.clock import Clock
@@ -25,21 +24,9 @@ DEFAULT_EVENTS = 100
 CHANGING = frozenset({"POST", "DELETE"})
 """Methods that change something here; what they send must be JSON by its content type, as no form of another site's page can send it."""
 OPENAPI = Path(__file__).with_name("openapi.json")
-FORCE_KEYS = frozenset({"author", "reason", "for_s"})
-KNOBS = KnobsPart.__struct_fields__
 log = logging.getLogger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-class BadRequest(AdminError):
-    """A request that the operators' API refuses; `path` is the wrong JSON path or parameter."""
-
-    def __init__(self, message: str, *, path: str = "", code: str = "invalid_request", status: int = 400) -> None:
-        super().__init__(message)
-        self.path = path
-        self.code = code
-        self.status = status
 
 
 class AdminServer:
@@ -71,12 +58,12 @@ class AdminServer:
             sockets: Bound sockets to listen on.
         """
         self._operations = operations
+        self._changes = Changes(operations, clock)
         self._host = host
         self._port = port
         self._token_sha256 = token_sha256
         self._sites = sites
         self._sockets = sockets
-        self._clock = clock
         self._runner: web.AppRunner | None = None
 
     @property
@@ -151,9 +138,9 @@ class AdminServer:
                 _require_json(request)
             return await handler(request)
         except BadRequest as error:
-            return _error(error.status, str(error), error.code, error.path)
+            return _json({"error": error_document(error)}, error.status)
         except OverrideError as error:
-            return _error(400, str(error), "invalid_override", _json_path(str(error)))
+            return _json({"error": error_document(override_refused(error))}, 400)
         except web.HTTPRequestEntityTooLarge:
             return _error(413, f"the body is larger than {MAX_BODY_BYTES} bytes", "request_too_large")
         except web.HTTPMethodNotAllowed as error:
@@ -181,47 +168,34 @@ class AdminServer:
         return _json(self._operations.policy())
 
     async def _force_policy(self, request: web.Request) -> web.Response:
-        body = await _body(request, {"policy", "parameters"})
-        document = self._document(body)
-        document["policy"] = {"name": body.get("policy"), "parameters": body.get("parameters") or {}}
-        await self._put(cli_id("policy"), document)
+        await self._changes.force_policy(await _body(request))
         return _json(self._operations.policy())
 
     async def _release_policy(self, _: web.Request) -> web.Response:
-        released = await self._operations.remove_override(cli_id("policy"))
+        released = await self._changes.release_policy()
         return _json({"released": released, **self._operations.policy()})
 
     async def _knobs(self, _: web.Request) -> web.Response:
         return _json(self._operations.knobs())
 
     async def _force_knobs(self, request: web.Request) -> web.Response:
-        body = await _body(request, {"instance", *KNOBS})
-        instance = body.get("instance", "*")
-        if not isinstance(instance, str):
-            raise BadRequest(f"instance is {instance!r}; allowed: *, {', '.join(self._operations.instance_names())}", path="$.instance")
-        document = self._document(body)
-        document["knobs"] = {instance: {name: body[name] for name in KNOBS if body.get(name) is not None}}
-        await self._put(cli_id("knobs", instance), document)
+        await self._changes.force_knobs(await _body(request))
         return _json(self._operations.knobs())
 
     async def _release_knobs(self, request: web.Request) -> web.Response:
-        instance = request.query.get("instance", "*")
-        released = await self._operations.remove_override(cli_id("knobs", instance))
+        released = await self._changes.release_knobs(request.query.get("instance", "*"))
         return _json({"released": released, **self._operations.knobs()})
 
     async def _overrides(self, _: web.Request) -> web.Response:
         return _json(self._operations.overrides())
 
     async def _put_override(self, request: web.Request) -> web.Response:
-        override_id, document = await self._read_override(request)
-        await self._put(override_id, document)
+        await self._changes.put_override(*await self._read_override(request))
         return _json(self._operations.overrides())
 
     async def _validate_override(self, request: web.Request) -> web.Response:
-        override_id, document = await self._read_override(request)
-        override = override_from(document, id=override_id, now_s=self._clock.now_s())
-        self._operations.check_override(override)
-        return _json({"valid": True, "id": override_id, "document": document_of(override)})
+        override = self._changes.validate(*await self._read_override(request))
+        return _json({"valid": True, "id": override.id, "document": document_of(override)})
 
     async def _clear_overrides(self, _: web.Request) -> web.Response:
         removed = [item["id"] for item in self._operations.overrides()["overrides"]]
@@ -231,24 +205,18 @@ class AdminServer:
 
     async def _remove_override(self, request: web.Request) -> web.Response:
         override_id = request.match_info["id"]
-        if not await self._operations.remove_override(override_id):
-            raise BadRequest(f"there is no override {override_id!r}", code="not_found", status=404)
+        await self._changes.remove_override(override_id)
         return _json({"removed": [override_id], **self._operations.overrides()})
 
     async def _engines(self, _: web.Request) -> web.Response:
         return _json({"engines": self._operations.engines()})
 
     async def _drain(self, request: web.Request) -> web.Response:
-        name = self._engine_name(request)
-        body = await _body(request, set())
-        document = self._document(body)
-        document["engines"] = {name: {"drain": True}}
-        await self._put(cli_id("drain", name), document)
+        await self._changes.drain(request.match_info["name"], await _body(request))
         return _json({"engines": self._operations.engines()})
 
     async def _undrain(self, request: web.Request) -> web.Response:
-        name = self._engine_name(request)
-        released = await self._operations.remove_override(cli_id("drain", name))
+        released = await self._changes.undrain(request.match_info["name"])
         return _json({"released": released, "engines": self._operations.engines()})
 
     async def _views(self, _: web.Request) -> web.Response:
@@ -277,28 +245,6 @@ class AdminServer:
 
     async def _openapi(self, _: web.Request) -> web.Response:
         return web.Response(body=OPENAPI.read_bytes(), content_type="application/json")
-
-    def _engine_name(self, request: web.Request) -> str:
-        name, known = request.match_info["name"], self._operations.instance_names()
-        if name not in known:
-            raise BadRequest(f"engine {name!r} is not configured; engines: {', '.join(known) or 'none'}", code="not_found", status=404)
-        return name
-
-    def _document(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The common fields of an override document that is made from a request to force a setting."""
-        for_s, expires = body.get("for_s"), None
-        if for_s is not None:
-            if not isinstance(for_s, int | float) or isinstance(for_s, bool) or not 0 < for_s <= 366 * 86_400:
-                raise BadRequest(
-                    f"for_s is {for_s!r}; allowed: seconds, more than 0 and at most 366 days, or null for no limit", path="$.for_s"
-                )
-            ends = datetime.fromtimestamp(self._clock.now_s() + for_s, UTC)
-            expires = ends.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        author, reason = body.get("author") or "operator", body.get("reason") or "forced through the operators' API"
-        return {"version": 1, "author": author, "reason": reason, "expires": expires}
-
-    async def _put(self, override_id: str, document: dict[str, Any]) -> None:
-        await self._operations.put_override(override_from(document, id=override_id, now_s=self._clock.now_s()))
 
     async def _read_override(self, request: web.Request) -> tuple[str, dict[str, Any]]:
         """The id (query parameter, or the document's own `id`) and the document."""
@@ -341,27 +287,14 @@ def _limit(request: web.Request) -> int:
     return int(text)
 
 
-async def _body(request: web.Request, keys: set[str]) -> dict[str, Any]:
+async def _body(request: web.Request) -> dict[str, Any]:
     """Reads a small request document; an empty body counts as an empty object."""
-    if not await request.read():
-        return {}
-    document = await _read_json(request)
-    allowed = sorted(keys | FORCE_KEYS)
-    for key in document:
-        if key not in allowed:
-            raise BadRequest(f"{key!r} is unknown; allowed: {', '.join(allowed)}", path=f"$.{key}")
-    return document
+    return await _read_json(request) if await request.read() else {}
 
 
 def _json(document: Any, status: int = 200) -> web.Response:
     return web.Response(status=status, body=orjson.dumps(document, option=orjson.OPT_NON_STR_KEYS), content_type="application/json")
 
 
-def _error(status: int, message: str, code: str, path: str = "") -> web.Response:
-    return _json({"error": {"message": message, "code": code, "path": path}}, status)
-
-
-def _json_path(message: str) -> str:
-    """The first JSON path that an override error names."""
-    start = message.find("$")
-    return message[start:].split(": ", 1)[0].split(maxsplit=1)[0] if start >= 0 else ""
+def _error(status: int, message: str, code: str) -> web.Response:
+    return _json({"error": error_document(BadRequest(message, code=code))}, status)

@@ -7,6 +7,7 @@ from typing import Any
 from hmas.controller.config.check import Path as ConfigPath
 from hmas.controller.config.check import Problem
 from hmas.controller.config.derived import AGENT_NAMES, UNIX_PATH_LIMIT, is_loopback
+from hmas.controller.config.mqtt import mqtt_advice, mqtt_problems
 from hmas.controller.config.plugins import (
     BUDGET_LAW_GROUP,
     ENGINE_PLUGINS,
@@ -35,6 +36,7 @@ def cross_problems(config: Config) -> Iterator[Problem]:
     yield from _tenants(config)
     yield from _bus(config)
     yield from _agents(config)
+    yield from mqtt_problems(config.mqtt)
 
 
 def unknown_names(data: Any) -> Iterator[Problem]:
@@ -90,7 +92,7 @@ def advice(config: Config, env: Mapping[str, str]) -> list[str]:
         variable = getattr(config.agents, setting)
         if variable and variable not in env:
             found.append(f"agents.{setting}: the environment has no {variable}; the server is asked without a key")
-    return found
+    return [*found, *mqtt_advice(config.mqtt, env)]
 
 
 def _doors(config: Config) -> Iterator[Problem]:

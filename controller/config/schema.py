@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from hmas.controller.config.mqtt import MqttConfig
 from hmas.controller.config.section import HostName, ListedName, Name, Origin, Port, Seconds, Section, Share, SloConfig, doc
 from hmas.controller.routing.registry import DEFAULT_ROUTER
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
@@ -387,4 +388,5 @@ class Config(Section, frozen=True):
     slo: SloConfig = SloConfig()
     bus: BusConfig = BusConfig()
     agents: AgentsConfig = AgentsConfig()
+    mqtt: MqttConfig = MqttConfig()
     logging: LoggingConfig = LoggingConfig()

@@ -142,6 +142,7 @@ class Gateway:
             reports=self.model_reports,
             decisions=self.decisions,
             liveness=self.liveness,
+            observer=self.observer,
             clock=clock,
         )
         self.watch = OverrideWatch(overrides_dir(config), control=self.control, bus=bus, observer=self.observer, clock=clock)

@@ -84,9 +84,13 @@ async def serve(
     async with AsyncExitStack() as stack:
         engines = await _connect(config, keys, stack)
         exporters, refused = load_exporters()
-        gateway = Gateway(
-            config, bus=bus, engines=engines, clock=clock, on_cycle=on_cycle, scheduler=scheduler, exporters=tuple(exporters.values())
-        )
+        mqtt = None
+        if config.mqtt.host:
+            from hmas.controller.gateway.mqtt import GatewayMqtt  # noqa: PLC0415  without a broker nothing of it is loaded
+
+            mqtt = GatewayMqtt(config.mqtt, os.environ if env is None else env)
+        observers = [*exporters.values(), *([] if mqtt is None else [mqtt.exporter])]
+        gateway = Gateway(config, bus=bus, engines=engines, clock=clock, on_cycle=on_cycle, scheduler=scheduler, exporters=observers)
         lease = GatewayLease(bus, gateway.name, clock.now_s(), on_change=gateway.bus_taken)
         await lease.take()
         stack.push_async_callback(lease.close)
@@ -108,8 +112,9 @@ async def serve(
         )
         stack.push_async_callback(public.close)
         await public.start()
+        operations = GatewayOperations(gateway)
         admin = AdminServer(
-            GatewayOperations(gateway),
+            operations,
             host=settings.admin_host,
             port=settings.admin_port,
             token_sha256=token_sha256,
@@ -119,6 +124,8 @@ async def serve(
         )
         stack.push_async_callback(admin.close)
         await admin.start()
+        if mqtt is not None:
+            mqtt.start(gateway, operations)
         started = Started(url_of(settings.host, public.port), url_of(settings.admin_host, admin.port), gateway)
         log.info("gateway at %s, operators' API at %s", started.url, started.admin_url)
         if on_ready is not None:

@@ -25,8 +25,8 @@ class DecisionLog:
     def __init__(self) -> None:
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
 
-    def record(self, message: MetaDecision | DecisionOutcome) -> None:
-        """Stores a decision or an outcome; a second delivery is ignored."""
+    def record(self, message: MetaDecision | DecisionOutcome) -> bool:
+        """Stores a decision or an outcome; a second delivery is ignored. Returns whether it was a new decision."""
         if isinstance(message, DecisionOutcome):
             kept = self._kept.get(message.decision_id)
             if kept is not None:
@@ -38,6 +38,8 @@ class DecisionLog:
             self._kept[message.decision_id] = _Kept(message, _label(last.decision) if last is not None and known else message.previous)
             if len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
+            return True
+        return False
 
     def newest(self, limit: int, *, changes: bool = False) -> list[dict[str, Any]]:
         """The newest decisions, oldest of them first. `changes`: only decisions that changed something."""

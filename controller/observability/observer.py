@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from hmas.controller.control.estimates import Declared
 from hmas.controller.control.resolve import Directives
-from hmas.controller.core.messages import Completion, Event, Severity, SystemSnapshot
+from hmas.controller.core.messages import Completion, Event, MetaDecision, Severity, SystemSnapshot
 from hmas.controller.core.types import Estimates, Request
 from hmas.controller.runtime.clock import Clock
 from hmas.controller.scheduling.policy_base.declaration import mypyc_attr
@@ -21,6 +21,7 @@ __all__ = [
     "Dispatch",
     "Estimates",
     "Event",
+    "MetaDecision",
     "Observer",
     "Observers",
     "QueueEntry",
@@ -97,6 +98,9 @@ class Observer:
 
     def noted(self, event: Event) -> None:
         """Something that operators read in the event log has happened."""
+
+    def decided(self, decision: MetaDecision) -> None:
+        """Meta has decided. Repeats of a decision, which meta sends as a sign of life, are left out."""
 
     def sampled(self, snapshot: SystemSnapshot) -> None:
         """The state of queue and instances, once per tick (`scheduler.tick_s`)."""
@@ -225,6 +229,11 @@ class Observers(Observer):
                 decision_id=decision_id,
             )
         )
+
+    def decided(self, decision: MetaDecision) -> None:
+        """See `Observer.decided`."""
+        for one in self._all:
+            one.decided(decision)
 
     def sampled(self, snapshot: SystemSnapshot) -> None:
         """See `Observer.sampled`."""

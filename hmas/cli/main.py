@@ -25,6 +25,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "views": ("hmas.cli.views:views", "What the agents see: the figures of the last seconds and of the last minute."),
         "decisions": ("hmas.cli.decisions:decisions", "Meta's decisions with reasons, expected results and outcomes."),
         "events": ("hmas.cli.events:events", "Every change with its reason, and the values before and after."),
+        "mqtt": ("hmas.cli.mqtt:mqtt", "Check the connection to the MQTT broker."),
         "config": ("hmas.cli.configuration:config", "Check a configuration, print an example or the reference."),
         "key": ("hmas.cli.configuration:key", "Make API keys and tokens."),
         "doctor": ("hmas.cli.doctor:doctor", "Check this installation and say what to fix."),

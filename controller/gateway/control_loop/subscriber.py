@@ -29,6 +29,7 @@ from hmas.controller.gateway.control_loop.apply import Control
 from hmas.controller.gateway.requests.manager import RequestManager
 from hmas.controller.observability.agent_metrics import ModelReports
 from hmas.controller.observability.decision_log import DecisionLog
+from hmas.controller.observability.observer import Observers
 from hmas.controller.runtime.clock import Clock
 
 STREAMS = (FEATURES, COSTS, ACTIONS, DECISIONS, MODELS)
@@ -50,6 +51,7 @@ class AgentSubscriber:
         reports: ModelReports,
         decisions: DecisionLog,
         liveness: AgentLiveness,
+        observer: Observers,
         clock: Clock,
     ) -> None:
         self._bus = bus
@@ -58,6 +60,7 @@ class AgentSubscriber:
         self._reports = reports
         self._decisions = decisions
         self._liveness = liveness
+        self._observer = observer
         self._clock = clock
 
     async def resume(self) -> None:
@@ -111,7 +114,8 @@ class AgentSubscriber:
                 self._control.on_action(message)
             case MetaDecision():
                 self._liveness.received("meta", now_s)
-                self._decisions.record(message)
+                if self._decisions.record(message):
+                    self._observer.decided(message)
                 self._control.on_decision(message)
             case DecisionOutcome():
                 self._decisions.record(message)
