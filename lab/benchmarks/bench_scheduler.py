@@ -18,10 +18,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hmas.controller.runtime.process import Collector
-
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing.registry import make_router
+from hmas.controller.runtime.process import Collector
 from hmas.controller.scheduling.policies.registry import POLICIES, make_policy
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.scheduler import Scheduler
