@@ -339,13 +339,13 @@ def test_a_flood_takes_little_of_the_room_of_others_and_is_not_protected_from_th
         now_s = 0.001 * len(flooding)
         return guard.admits(entry(tenant, prompt), instance, now_s, late=False, spares_work=True, flooding=flooding)
 
-    # The room of this request is (40 - 20) * 49 = 980 ms, and a token of a prompt takes 0.2 ms. At 1.5 times the pace it is 480 ms.
+    # The room of this request is (40 - 20) * 49 = 980 ms, and a token of a prompt takes 0.2 ms.
     instance.start(entry("t", 1000), 1050, "fcfs", 0.0)
     assert admits(4000, "other", frozenset())
     assert not admits(6000, "other", frozenset())
     assert not admits(4000, "other", {"other"})
-    assert not admits(400, "other", {"other"})
-    assert admits(340, "other", {"other"})
+    assert not admits(760, "other", {"other"})
+    assert admits(720, "other", {"other"})
     # A second request of that tenant changes the state; now it is the one that floods.
     instance.start(entry("t", 1001), 1051, "fcfs", 0.0)
     assert admits(6000, "other", {"t"})

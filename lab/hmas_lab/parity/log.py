@@ -46,8 +46,10 @@ class LoggedScheduler(Scheduler):
         self._log = log
 
     def submit(self, request: Request, estimates: Estimates, now_s: float, weight: float = 1.0) -> QueueEntry | Refusal:
-        """As `Scheduler.submit`; a refusal is logged."""
+        """As `Scheduler.submit`; a refusal is logged, and each request that makes way for this one."""
         outcome = super().submit(request, estimates, now_s, weight)
+        for one in self._given_up:
+            self._note(now_s, one.refusal.kind.value, one.entry.request, reason=one.refusal.message)
         if isinstance(outcome, Refusal):
             self._note(now_s, outcome.kind.value, request, reason=outcome.message)
         return outcome
