@@ -186,7 +186,7 @@ def test_the_short_form_fails_where_a_group_loses_far_below_capacity():
 
 
 def test_every_arm_is_started_as_a_user_starts_it():
-    assert arm_of(PRODUCT) == ((), {})
+    assert arm_of(PRODUCT) == ((), {}, {})
     assert arm_of(PLAIN).options == ("--no-agents",)
     assert arm_of(PASS).config["scheduler"]["policy"] == "fcfs"
     assert arm_of(without("qos")).options == ("--agents", "perception,prediction,meta,statera")
