@@ -4,6 +4,8 @@ from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+import orjson
+
 from hmas.controller.admin.operations import Operations
 from hmas.controller.config.override_format import KnobsPart, override_from
 from hmas.controller.control.overrides import Override, cli_id
@@ -109,6 +111,21 @@ class Changes:
             expires = ends.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         author, reason = body.get("author") or "operator", body.get("reason") or "forced through the operators' API"
         return {"version": 1, "author": author, "reason": reason, "expires": expires}
+
+
+def json_object(data: bytes, what: str) -> dict[str, Any]:
+    """Reads a JSON object.
+
+    Raises:
+        BadRequest: It is none; `what` says what should be one.
+    """
+    try:
+        document = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(f"{what} is not JSON: {error}", path="$", code="invalid_json") from None
+    if not isinstance(document, dict):
+        raise BadRequest(f"{what} must be a JSON object", path="$", code="invalid_json")
+    return document
 
 
 def error_document(error: BadRequest) -> dict[str, str]:

@@ -4,9 +4,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
-import orjson
-
-from hmas.controller.admin.changes import BadRequest, Changes, error_document, override_refused
+from hmas.controller.admin.changes import BadRequest, Changes, error_document, json_object, override_refused
 from hmas.controller.core.errors import SHOWN_CHARS, OverrideError
 from hmas.controller.runtime.clock import Clock
 from hmas.controller.scheduling.admission.token_bucket import TokenBucket
@@ -106,12 +104,7 @@ class MqttCommands:
             raise BadRequest("the message is retained; allowed: commands that are not, as a retained one would run again", code="retained")
         if len(payload) > MAX_BYTES:
             raise BadRequest(f"the command has {len(payload)} bytes; allowed: {MAX_BYTES} at most", code="request_too_large")
-        try:
-            document = orjson.loads(payload)
-        except orjson.JSONDecodeError as error:
-            raise BadRequest(f"the command is not JSON: {error}", path="$", code="invalid_json") from None
-        if not isinstance(document, dict):
-            raise BadRequest("the command must be a JSON object", path="$", code="invalid_json")
+        document = json_object(payload, "the command")
         version, name = document.pop("version", VERSION), document.get("command")
         if version != VERSION:
             raise BadRequest(f"version is {str(version)[:SHOWN_CHARS]}; allowed: {VERSION}", path="$.version")

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from hmas.controller.admin.changes import BadRequest, Changes, error_document, override_refused
+from hmas.controller.admin.changes import BadRequest, Changes, error_document, json_object, override_refused
 from hmas.controller.admin.operations import Operations
 from hmas.controller.config.override_format import document_of
 from hmas.controller.core.allowed_sites import AllowedSites
@@ -269,14 +269,7 @@ def _require_json(request: web.Request) -> None:
 
 
 async def _read_json(request: web.Request) -> dict[str, Any]:
-    data = await request.read()
-    try:
-        document = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise BadRequest(f"the body is not JSON: {error}", path="$", code="invalid_json") from None
-    if not isinstance(document, dict):
-        raise BadRequest("the body must be a JSON object", path="$", code="invalid_json")
-    return document
+    return json_object(await request.read(), "the body")
 
 
 def _limit(request: web.Request) -> int:

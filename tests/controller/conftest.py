@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 import uvloop
+from mqtt_kit import Broker, make_certificates
 from redis.asyncio import Redis
 
 from hmas.controller.bus.base import Bus
@@ -64,3 +65,18 @@ async def each_bus(request):
     await bus.start()
     yield bus
     await bus.close()
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    """Certificates of an MQTT broker and its client."""
+    folder = tmp_path_factory.mktemp("certificates")
+    make_certificates(folder)
+    return folder
+
+
+@pytest.fixture
+async def broker(tmp_path, certificates):
+    """A real mosquitto."""
+    async with Broker(tmp_path / "broker", certificates) as broker:
+        yield broker

@@ -15,19 +15,6 @@ from hmas.controller.observability.exporters import mqtt
 pytestmark = [pytest.mark.mqtt, pytest.mark.skipif(bool(MISSING), reason=f"not installed: {MISSING}")]
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("certificates")
-    make_certificates(folder)
-    return folder
-
-
-@pytest.fixture
-async def broker(tmp_path, certificates):
-    async with Broker(tmp_path / "broker", certificates) as broker:
-        yield broker
-
-
 async def test_what_is_in_force_is_retained_and_events_come_as_they_happen(tmp_path: Path, broker: Broker, monkeypatch):
     monkeypatch.setattr(mqtt, "GOODPUT_EVERY_S", 0.05)
     async with broker.client() as early:

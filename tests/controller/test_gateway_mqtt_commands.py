@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 from gateway_kit import chat, eventually, running
-from mqtt_kit import ACL, MISSING, PAGE, Broker, make_certificates
+from mqtt_kit import ACL, MISSING, PAGE, Broker
 from typing_kit import fenced, known
 
 from hmas.cli.main import main
@@ -18,19 +18,6 @@ from hmas.cli.main import main
 pytestmark = [pytest.mark.mqtt, pytest.mark.skipif(bool(MISSING), reason=f"not installed: {MISSING}")]
 FORCE = {"command": "policy.force", "policy": "edf", "reason": "deadlines", "for_s": 600}
 NIGHT = {"version": 1, "author": "ana", "reason": "night shift", "expires": None, "policy": {"name": "wfq"}}
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("certificates")
-    make_certificates(folder)
-    return folder
-
-
-@pytest.fixture
-async def broker(tmp_path, certificates):
-    async with Broker(tmp_path / "broker", certificates) as broker:
-        yield broker
 
 
 async def connected(rig: Any) -> None:

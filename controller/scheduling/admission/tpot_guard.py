@@ -8,8 +8,7 @@ from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 
 _OWN_MARGIN = 1.2
 """A request may join if its TPOT target is at least this many times the instance's pace."""
-
-FLOOD_SHARE = 0.15
+_FLOOD_SHARE = 0.15
 """Part of the usual share of the room of other tenants' requests that is open to a request whose tenant floods. In simulated floods of
 mixed sizes, a tenant within its share keeps 68 % of what it has alone without the rules for floods (weights of 4:1; 47 % with equal ones),
 91 % (92) with 0.25 and 95 % (93) with 0.15. With 0.15 a burst of several tenants has as much goodput as without the rules; with 0.1, or
@@ -46,7 +45,7 @@ class TpotGuard:
         self._denied: dict[str, tuple[float, float]] = {}
 
     def admits(
-        self, entry: QueueEntry, instance: Instance, now_s: float, *, late: bool, spares_work: bool, flooding: Collection[str] = frozenset()
+        self, entry: QueueEntry, instance: Instance, now_s: float, *, late: bool, spares_work: bool, flooding: Collection[str]
     ) -> bool:
         """Whether the request may join the instance now.
 
@@ -124,6 +123,6 @@ class TpotGuard:
                 flood_least = min(flood_least, room_ms)
             elif room_ms < least:
                 least = room_ms
-        open_ms = min(flood_least, FLOOD_SHARE * least) if flooding else least
+        open_ms = min(flood_least, _FLOOD_SHARE * least) if flooding else least
         self._least[instance.name] = (now_s, instance.version, least, open_ms)
         return least, open_ms

@@ -10,16 +10,15 @@ from hmas.controller.runtime.clock import Clock
 from hmas.loadgen.results import Result
 from hmas_lab.blocks import drawn_order
 from hmas_lab.compare import plain
-from hmas_lab.frontdoor.arms import DoorBroken, without
+from hmas_lab.frontdoor.arms import without
 from hmas_lab.frontdoor.capacity import CapacityPoint
 from hmas_lab.frontdoor.cells import cell_of, figures, grouped, ratio
 from hmas_lab.frontdoor.goals import ByLoad, outcomes, quick_failures
 from hmas_lab.frontdoor.load import DoorLoad
-from hmas_lab.frontdoor.runs import Runs
+from hmas_lab.frontdoor.runs import Runs, most_good_rps
 from hmas_lab.frontdoor.settings import PASS, PLAIN, PRODUCT, DoorSettings
 from hmas_lab.result_files import VERSION
 
-LEAST_GOOD_RPS = 0.05
 LONGER = 1.5
 Say = Callable[[str], None]
 Kept = dict[float, dict[str, list[Result]]]
@@ -57,9 +56,7 @@ class Measurement:
         """
         settings = self._settings
         points = await self._runs.capacity()
-        capacity_rps = max((point.good_rps for point in points), default=0.0)
-        if capacity_rps < LEAST_GOOD_RPS:
-            raise DoorBroken(f"pass-through serves {capacity_rps:.3f} good requests/s; needed: at least {LEAST_GOOD_RPS:g}")
+        capacity_rps = most_good_rps(points)
         self._say(f"capacity: {capacity_rps:.2f} good requests/s")
         for repeat in range(settings.repeats):
             for load in settings.loads:

@@ -17,6 +17,7 @@ from hmas_lab.frontdoor.settings import PASS, TIGHTER, DoorSettings
 SETTLE_S = 2.0
 """Between a stack's readiness and its first request: agents report for work."""
 CAPACITY_DRAIN_S = 30.0
+LEAST_GOOD_RPS = 0.05
 ALONE, ALONE_EVERY_S = 8, 4.0
 """Requests sent one by one, and the seconds between them."""
 Run = tuple[list[Result], RunSummary]
@@ -121,6 +122,18 @@ class Runs:
         write_plan(plan, arrivals, load, results)
         summary = await run_process(plan, _ignore)
         return read_results(results), summary
+
+
+def most_good_rps(points: Sequence[CapacityPoint]) -> float:
+    """The capacity: the most good requests per second of a rising load.
+
+    Raises:
+        DoorBroken: Nothing good came out of it.
+    """
+    found = max((point.good_rps for point in points), default=0.0)
+    if found < LEAST_GOOD_RPS:
+        raise DoorBroken(f"pass-through serves {found:.3f} good requests/s; needed: at least {LEAST_GOOD_RPS:g}")
+    return found
 
 
 def _ignore(_progress: Progress) -> None:

@@ -12,15 +12,14 @@ from hmas.controller.core.statistics.quantiles import percentile
 from hmas.loadgen.results import Result, is_good
 from hmas.loadgen.workload import Arrival
 from hmas_lab.compare import plain
-from hmas_lab.frontdoor.arms import Arm, DoorBroken, Stack
+from hmas_lab.frontdoor.arms import Arm, Stack
 from hmas_lab.frontdoor.load import DoorLoad
-from hmas_lab.frontdoor.runs import Runs
+from hmas_lab.frontdoor.runs import Runs, most_good_rps
 from hmas_lab.result_files import VERSION
 
 STEADY, FLOODS = "gold", "free"
 LOOK_AT = 0.8
 """When `hmas status` is read, as a share of the run."""
-LEAST_GOOD_RPS = 0.05
 
 
 class FloodSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,9 +46,7 @@ async def flood_study(settings: FloodSettings, load: DoorLoad, runs: Runs, say: 
     Raises:
         DoorBroken: A stack did not come up, or nothing good comes out of pass-through.
     """
-    capacity_rps = max((point.good_rps for point in await runs.capacity()), default=0.0)
-    if capacity_rps < LEAST_GOOD_RPS:
-        raise DoorBroken(f"pass-through serves {capacity_rps:.3f} good requests/s; needed: at least {LEAST_GOOD_RPS:g}")
+    capacity_rps = most_good_rps(await runs.capacity())
     say(f"capacity: {capacity_rps:.2f} good requests/s")
     rows = [await _weight(settings, weight, capacity_rps, load, runs) for weight in settings.weights]
     document: dict[str, Any] = plain({"version": VERSION, "settings": settings, "capacity_rps": capacity_rps, "rows": rows})
