@@ -45,6 +45,8 @@ SIMULATION = (
     "hmas/controller/scheduling/policy_control.py",
     "hmas/controller/scheduling/intake.py",
     "hmas/controller/scheduling/admission/quotas.py",
+    "hmas/controller/scheduling/admission/flood_reserve.py",
+    "hmas/controller/scheduling/queue/flood_watch.py",
     "hmas/controller/scheduling/queue/tenant_accounts.py",
     "hmas/controller/scheduling/queue/tenant_queues.py",
     "hmas/controller/scheduling/queue/tenant_share.py",

@@ -13,7 +13,7 @@ from hmas.controller.core.messages import RequestCost
 from hmas.controller.core.types import OutcomeKind
 from hmas.controller.observability.observer import Completion, Observer, Request
 from hmas.controller.runtime.clock import Clock
-from hmas.controller.scheduling.queue.tenant_accounts import service_of
+from hmas.controller.scheduling.queue.flood_watch import service_of
 from hmas.controller.scheduling.refusals import completion_of
 from hmas.controller.scheduling.results import Ended
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from hmas.controller.core.messages import LengthBound
 from hmas.controller.core.placement import Choice, Router
+from hmas.controller.scheduling.admission.flood_reserve import FloodReserve
 from hmas.controller.scheduling.admission.quotas import Tenancy
 from hmas.controller.scheduling.admission.tpot_guard import TpotGuard
 from hmas.controller.scheduling.instances.instance import Instance
@@ -18,6 +19,7 @@ LOOK_AHEAD = 8
 """Entries that one planning pass may pass because they are held back (by fence, guard, or because no free slot is allowed for them)."""
 KEPT_FREE, ALREADY_TRIED, LATE_SHARE = "instance reserved", "failed there before", "limit for overdue requests"
 ROUTER, FENCE, GUARD = "router", "KV cache full", "TPOT guard"
+RESERVED = "room kept for other tenants"
 """Why an entry could not be dispatched. If several instances refused it, the reason of the last one counts."""
 PAST_FENCE = (
     "past the KV fence: full by forecast, not by the engine's report, and to wait would cost a preemption's time or the TTFT target"
@@ -61,10 +63,11 @@ class DispatchPlanner:
         avoided: Instances that get a request only if no other one can take it: they lately refused some for reasons of their own.
     """
 
-    __slots__ = ("_late_share", "_overcommits", "_router", "_serves_late", "_tenancy", "avoided", "bounds", "guard")
+    __slots__ = ("_flood_reserve", "_late_share", "_overcommits", "_router", "_serves_late", "_tenancy", "avoided", "bounds", "guard")
 
     def __init__(self, settings: SchedulerSettings, router: Router, tenancy: Tenancy) -> None:
         self._router = router
+        self._flood_reserve = FloodReserve()
         self._tenancy = tenancy
         self._late_share = settings.late_share
         self._overcommits = settings.fence_overcommit
@@ -95,6 +98,17 @@ class DispatchPlanner:
         self, source: QueuePolicy, group: ModelQueue, now_s: float, *, late: bool, owed: bool = False
     ) -> tuple[bool, PlannedDispatch | None]:
         """Whether there was any entry to consider, and the dispatch that was found. `owed`: only the first entry is considered."""
+        kept_out = [] if any(self._takes_flood(instance, group) for instance in group.instances.open) else list(group.flooding)
+        for tenant in kept_out:
+            source.close_tenant(tenant, now_s)
+        looked, found = self._walk(source, group, now_s, late=late, owed=owed)
+        for tenant in kept_out:
+            source.open_tenant(tenant, now_s)
+        if kept_out and not looked:
+            group.blocked = RESERVED
+        return looked, found
+
+    def _walk(self, source: QueuePolicy, group: ModelQueue, now_s: float, *, late: bool, owed: bool) -> tuple[bool, PlannedDispatch | None]:
         passed: list[QueueEntry] = []
         kept_free: set[str] = set()
         found: PlannedDispatch | None = None
@@ -125,6 +139,9 @@ class DispatchPlanner:
             source.undo_pop(held_back, now_s)
         return bool(passed) or found is not None, found
 
+    def _takes_flood(self, instance: Instance, group: ModelQueue) -> bool:
+        return not group.reserve.share or self._flood_reserve.spares(instance, group.flooding, group.reserve)
+
     def _place(
         self, entry: QueueEntry, tokens: int, group: ModelQueue, kept_free: set[str], now_s: float, *, late: bool, owed: bool
     ) -> Choice | None:
@@ -135,7 +152,8 @@ class DispatchPlanner:
         # Usually no instance is excluded, and with hundreds of instances the check of each is the cost of a dispatch.
         candidates = list(group.instances.open)
         sequences = entry.request.sequences
-        if late or entry.tried or kept_free or sequences > 1:
+        floods = entry.request.tenant in group.flooding
+        if late or entry.tried or kept_free or sequences > 1 or floods:
             candidates = [
                 instance
                 for instance in group.instances.open
@@ -143,6 +161,7 @@ class DispatchPlanner:
                 and (not late or owed or instance.sequences < instance.late_window(self._late_share, now_s))
                 and instance.name not in entry.tried
                 and instance.name not in kept_free
+                and (not floods or self._takes_flood(instance, group))
             ]
         second: list[Instance] = []
         if self.avoided:
@@ -150,7 +169,7 @@ class DispatchPlanner:
             candidates = [instance for instance in candidates if instance.name not in self.avoided]
             if not candidates:
                 candidates, second = second, []
-        reason = KEPT_FREE if kept_free else ALREADY_TRIED if entry.tried else LATE_SHARE if late else WINDOW
+        reason = RESERVED if floods else KEPT_FREE if kept_free else ALREADY_TRIED if entry.tried else LATE_SHARE if late else WINDOW
         while candidates:
             choice = self._router.choose(entry, candidates)
             if choice is None:

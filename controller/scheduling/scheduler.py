@@ -161,6 +161,7 @@ class Scheduler(SchedulerReports):
                 idle += 1
             else:
                 idle = 0
+                group.sends(found.entry, now_s)
                 sent.append(self._start(found, now_s))
         sent += [self._relieve(waiting, instance, now_s) for waiting, instance in self._idle_holds.take(self.tenancy, now_s)]
         return sent

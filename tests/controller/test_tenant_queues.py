@@ -252,14 +252,14 @@ def test_the_accounts_are_bounded(monkeypatch: pytest.MonkeyPatch):
     def come(number: int, name: str, weight: float) -> None:
         one = entry(number, name, weight=weight)
         accounts.asks(one, 0.2 * number)
-        accounts.look(0.2 * number)
+        accounts.look(1, 0.2 * number)
         queues.push(one, 0.2 * number)
 
     for number in range(500):
         # Weights differ, so every tenant gets a queue of its own.
         come(number, f"t{number}", 1.0 + number % 2)
         assert known(queues.pop(0.2 * number)).request.tenant == f"t{number}"
-    assert max(len(accounts.demands), len(accounts.own), len(accounts.known) - 1, len(queues.queues) - 1) <= 51
+    assert max(len(accounts.watch.demands), len(accounts.own), len(accounts.known) - 1, len(queues.queues) - 1) <= 51
     for number in range(100):
         come(1000 + number, f"w{number}", 1.0 + number % 2)
     # Tenants that wait are not forgotten.
@@ -272,7 +272,7 @@ def test_tenants_that_do_not_flood_are_ordered_by_the_policy_together():
     for number in range(300):
         one = entry(number, "abc"[number % 3], output=float(1 + number * 37 % 200), at_s=0.1 * number)
         accounts.asks(one, 0.1 * number)
-        accounts.look(0.1 * number)
+        accounts.look(1, 0.1 * number)
         for queue in (plain, shared):
             queue.push(one, 0.1 * number)
         if number > 20:
@@ -293,10 +293,11 @@ def test_a_tenant_that_floods_is_ordered_by_itself_until_it_asks_for_less_than_i
                 number += 1
                 one = entry(number, name, at_s=now_s)
                 accounts.asks(one, now_s)
-                accounts.look(now_s)
+                accounts.look(1, now_s)
                 queues.push(one, now_s)
             for _ in range(2):
-                queues.pop(now_s)
+                if (popped := queues.pop(now_s)) is not None:
+                    accounts.watch.sent(popped, now_s)
 
     run(1, 0.0)
     assert accounts.own == set()

@@ -6,7 +6,7 @@ from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.lateness import is_last_chance
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 
-_OWN_MARGIN = 1.2
+OWN_MARGIN = 1.2
 """A request may join if its TPOT target is at least this many times the instance's pace."""
 _FLOOD_SHARE = 0.15
 """Part of the usual share of the room of other tenants' requests that is open to a request whose tenant floods. In simulated floods of
@@ -82,7 +82,7 @@ class TpotGuard:
 
     def _keeps_own(self, entry: QueueEntry, instance: Instance) -> bool:
         token_ms, floor_ms = instance.pace.token_ms, instance.pace.floor_ms
-        needed_ms = entry.estimates.slo.tpot_ms / _OWN_MARGIN
+        needed_ms = entry.estimates.slo.tpot_ms / OWN_MARGIN
         if token_ms is None or token_ms <= needed_ms:
             return True
         # A target below the instance's best pace is missed whenever the request goes, so waiting gains nothing. That pace has to be

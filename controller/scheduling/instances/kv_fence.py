@@ -156,6 +156,10 @@ class Fence:
         own = self._need(tokens) - self._shares.get(request_id, _NOTHING)[1]
         self._hold(request_id, max(0, own), held or 0)
 
+    def booked_bytes(self, request_id: str) -> int:
+        """What is booked for a request, without what it shares with others."""
+        return self._held.get(request_id, 0)
+
     def outgrow(self, request_id: str, tokens: int) -> None:
         """Raises the booking of a running request that holds `tokens` tokens, if it has passed its bound."""
         held = self._held.get(request_id)

@@ -11,6 +11,7 @@ from hmas.controller.scheduling.admission.quotas import Tenancy
 from hmas.controller.scheduling.instances.instance_group import InstanceGroup
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry, QueuePolicy
 from hmas.controller.scheduling.queue.drain_rate import GivenUp, QueuedWork
+from hmas.controller.scheduling.queue.flood_watch import Reserve
 from hmas.controller.scheduling.queue.tenant_accounts import TenantAccounts
 from hmas.controller.scheduling.queue.tenant_share import TenantShareLimiter, sharing, tenant_queues
 
@@ -133,16 +134,26 @@ class ModelQueue:
     def asks(self, entry: QueueEntry, now_s: float) -> None:
         """Records that a request comes, before it is pushed."""
         self._accounts.asks(entry, now_s)
-        self._accounts.look(now_s)
+        self._accounts.look(len(self.members), now_s)
+
+    def sends(self, entry: QueueEntry, now_s: float) -> None:
+        """Records that a request of its goes to an instance."""
+        self._accounts.watch.sent(entry, now_s)
 
     @property
     def flooding(self) -> Collection[str]:
-        """Tenants that flood (see `TenantAccounts`)."""
-        return self._accounts.flooding
+        """Tenants that flood (see `FloodWatch`)."""
+        return self._accounts.watch.flooding
+
+    @property
+    def reserve(self) -> Reserve:
+        """What requests of such tenants leave free for the others."""
+        return self._accounts.watch.reserve
 
     def finished(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
         """Corrects the accounts for a request that has ended with `output_tokens` output tokens, whichever queue it came from."""
-        self._accounts.look(now_s)
+        self._accounts.watch.ended(entry.request.prompt_tokens, output_tokens, now_s)
+        self._accounts.look(len(self.members), now_s)
         self.policy.on_finished(entry, output_tokens, now_s)
         if tenant_queues(self.policy) is None:  # else both have the same accounts
             self.late.on_finished(entry, output_tokens, now_s)

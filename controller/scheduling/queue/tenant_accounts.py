@@ -1,4 +1,4 @@
-"""The accounts of tenants that share service by weight: which of them floods, what each was served, and which goes next."""
+"""The accounts of tenants that share service by weight: what each was served, and which goes next."""
 
 import math
 from collections import deque
@@ -10,61 +10,16 @@ from hmas.controller.scheduling.policy_base.flow import LEAST_WEIGHT
 from hmas.controller.scheduling.policy_base.flow_policy import CHARGES_KEEP
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.policy_base.recall import Recall
+from hmas.controller.scheduling.queue.flood_watch import TENANTS_KEPT, FloodWatch, service_of
 
 if TYPE_CHECKING:
     from hmas.controller.scheduling.queue.tenant_queues import TenantQueues
 
-TENANTS_KEPT = 1024
-"""Number of tenants above which one that has no request waiting is forgotten when another comes."""
-FLOOD = 5.0
-"""A tenant floods if it asks for more than this many times its share, or for more than engines serve in all; and until it asks for less
-than its share. With a lower factor ordinary bursts count, and holding those to a share costs more requests their targets than it saves."""
-MEMORY_S = 3.0
-"""Time constant in seconds over which is counted what tenants ask for and what engines serve."""
-CAPACITY_MEMORY_S = 60.0
-"""The same for the most that engines have served: after a pause the first burst shows little of what they can do."""
-KNOWN_S = 1.0
-"""How long engines have to be seen at work before what they serve is known."""
 CREDIT_S = 5.0
 """A tenant that comes back may catch up on what it left of its share in these last seconds: requests come in bursts."""
-OUTPUT_WEIGHT = 2.0
-"""The service of an output token in prompt tokens, as under `vtc` and `robust-edf`."""
 COMMON = ""
 """The account of all tenants that have none of their own."""
 _SAMPLE_S = 0.25
-_LOOK_S = 0.1
-
-
-def service_of(prompt_tokens: int, output_tokens: float) -> float:
-    """What a request takes from the engines, in prompt tokens."""
-    return max(1.0, prompt_tokens + OUTPUT_WEIGHT * output_tokens)
-
-
-class _Fading:
-    """A sum over the last seconds, in which older amounts count exponentially less."""
-
-    __slots__ = ("_at_s", "_sum")
-
-    def __init__(self) -> None:
-        self._sum = 0.0
-        self._at_s = -math.inf
-
-    def add(self, amount: float, now_s: float) -> None:
-        self._sum = self.value(now_s) + amount
-        self._at_s = now_s
-
-    def value(self, now_s: float) -> float:
-        return self._sum * math.exp(min(0.0, self._at_s - now_s) / MEMORY_S) if self._sum else 0.0
-
-
-class _Demand:
-    """What a tenant asks for, and its weight as of its newest request."""
-
-    __slots__ = ("asked", "weight")
-
-    def __init__(self) -> None:
-        self.asked = _Fading()
-        self.weight = 1.0
 
 
 class Account:
@@ -117,38 +72,31 @@ class TenantAccounts:
     Attributes:
         queues: The queues that use these accounts.
         own: Tenants that have an account of their own.
-        flooding: Those of them that flood.
+        watch: Which tenants flood.
         known: Accounts by name, those that had requests lately.
-        demands: What each tenant asked for lately.
         strict: Whether every tenant has, because their weights differ.
     """
 
     __slots__ = (
         "_busy_period",
         "_charges",
-        "_first_s",
-        "_looked_s",
-        "_most",
         "_samples",
         "_served",
-        "_served_lately",
         "_turn",
         "_waiting",
         "_weights",
-        "demands",
-        "flooding",
         "known",
         "own",
         "queues",
         "strict",
+        "watch",
     )
 
     def __init__(self) -> None:
         self.queues: list[TenantQueues] = []
         self.own: set[str] = set()
-        self.flooding: set[str] = set()
+        self.watch = FloodWatch()
         self.known: dict[str, Account] = {COMMON: Account(COMMON)}
-        self.demands: dict[str, _Demand] = {}
         self._charges: Recall[_Charge] = Recall(CHARGES_KEEP)
         self._turn = 0
         self._busy_period = 0
@@ -156,23 +104,15 @@ class TenantAccounts:
         self._weights = 0.0
         self._served = 0.0
         self._samples: deque[tuple[float, float]] = deque(maxlen=int(CREDIT_S / _SAMPLE_S) + 1)
-        self._served_lately = _Fading()
-        self._looked_s = -math.inf
         self.strict = False
-        self._most = 0.0
-        self._first_s = math.inf
 
     # -- who has an account of its own ----------------------------------------------------------------------------------------
 
     def asks(self, entry: QueueEntry, now_s: float) -> None:
         """Records a request that comes."""
-        name = entry.request.tenant
-        demand = self.demands.get(name)
-        if demand is None:
+        if entry.request.tenant not in self.watch.demands:
             self._forget(now_s)
-            demand = self.demands[name] = _Demand()
-        demand.weight = max(LEAST_WEIGHT, entry.weight)
-        demand.asked.add(service_of(entry.request.prompt_tokens, entry.estimates.output_tokens), now_s)
+        self.watch.asks(entry, now_s)
 
     def separate(self, name: str, now_s: float) -> None:
         """Gives a tenant an account of its own, with its requests that wait."""
@@ -184,41 +124,29 @@ class TenantAccounts:
             for queue in self.queues:
                 queue.separate(name, now_s)
 
-    def look(self, now_s: float) -> None:
-        """Decides by what tenants ask for which of them have accounts of their own. O(tenants), at most ten times a second."""
-        if len(self.demands) < 2 or now_s - self._looked_s < _LOOK_S:
+    def look(self, waiting: int, now_s: float) -> None:
+        """Decides by what tenants ask for which of them have accounts of their own. `waiting`: the requests that wait. O(tenants)."""
+        if not self.watch.look(waiting, now_s, kept=self.own.__contains__):
             return
-        self._most *= math.exp(min(0.0, self._looked_s - now_s) / CAPACITY_MEMORY_S)
-        self._looked_s = now_s
-        served = self._most = max(self._most, self._served_lately.value(now_s))
-        knows = now_s - self._first_s >= KNOWN_S
-        asking = {name: one.asked.value(now_s) for name, one in self.demands.items()}
-        active = [name for name, asked in asking.items() if asked > 0.01 * served or name in self.own]
-        weights = sum(self.demands[name].weight for name in active)
-        self.strict = len({self.demands[name].weight for name in active}) > 1
+        demands, active = self.watch.demands, self.watch.active
+        self.strict = len({demands[name].weight for name in active}) > 1
         for name in active:
-            share = self.demands[name].weight / weights * served
-            floods = asking[name] > min(FLOOD * share, served) and len(active) > 1 and self._waiting and knows
-            if floods:
-                self.flooding.add(name)
-            elif asking[name] < share:
-                self.flooding.discard(name)
-            if self.strict or floods:
+            if self.strict or name in self.watch.flooding:
                 self.separate(name, now_s)
-            elif name in self.own and asking[name] < share and not any(queue.holds(name) for queue in self.queues):
+            elif name in self.own and not any(queue.holds(name) for queue in self.queues):
                 self.own.discard(name)
-        others = sum(self.demands[name].weight for name in active if name not in self.own)
+        others = sum(demands[name].weight for name in active if name not in self.own)
         self._weigh(self.known[COMMON], others or 1.0)
 
     def _forget(self, now_s: float) -> None:
         """Makes room for one more tenant: forgets the one without a waiting request of its own that asked for the least. O(tenants)."""
-        if len(self.demands) >= TENANTS_KEPT:
-            idle = [name for name in self.demands if not any(queue.holds(name) for queue in self.queues)]
+        demands = self.watch.demands
+        if len(demands) >= TENANTS_KEPT:
+            idle = [name for name in demands if not any(queue.holds(name) for queue in self.queues)]
             if idle:
-                least = min(idle, key=lambda name: self.demands[name].asked.value(now_s))
-                del self.demands[least]
+                least = min(idle, key=lambda name: demands[name].asked.per_s(now_s))
+                self.watch.forget(least)
                 self.own.discard(least)
-                self.flooding.discard(least)
 
     # -- the turns ------------------------------------------------------------------------------------------------------------
 
@@ -272,9 +200,7 @@ class TenantAccounts:
         weight = account.weight if account.name == COMMON else max(LEAST_WEIGHT, entry.weight)
         turn_before, self._turn = account.turn, self._turn + 1
         account.turn = self._turn
-        self._served_lately.add(cost, now_s)
-        self._first_s = min(self._first_s, now_s)
-        if len(self.demands) < 2:
+        if len(self.watch.demands) < 2:
             return
         self._charges.note(entry.request.id, _Charge(account, cost / weight, weight, account.busy_period, turn_before))
         if not self._samples or now_s - self._samples[-1][0] >= _SAMPLE_S:
@@ -282,19 +208,19 @@ class TenantAccounts:
         self._served += cost
         account.tag += cost / weight
 
-    def take_back(self, request_id: str, now_s: float) -> None:
+    def take_back(self, request_id: str) -> None:
         """Takes back the charge of a request that was not served."""
         charge = self._charges.take(request_id)
         if charge is not None:
-            self._correct(charge, -charge.amount, now_s)
+            self._correct(charge, -charge.amount)
             charge.account.turn = charge.turn_before
 
-    def finished(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
+    def finished(self, entry: QueueEntry, output_tokens: int) -> None:
         """Replaces the prediction in a charge by the true length."""
         charge = self._charges.take(entry.request.id)
         if charge is not None:
             cost = service_of(entry.request.prompt_tokens, output_tokens)
-            self._correct(charge, cost / charge.weight - charge.amount, now_s)
+            self._correct(charge, cost / charge.weight - charge.amount)
 
     def _weigh(self, account: Account, weight: float) -> None:
         if account.waiting:
@@ -306,9 +232,8 @@ class TenantAccounts:
         lowest = min((queue.lowest_tag() for queue in self.queues), default=math.inf)
         return lowest if lowest < math.inf else otherwise
 
-    def _correct(self, charge: _Charge, more: float, now_s: float) -> None:
+    def _correct(self, charge: _Charge, more: float) -> None:
         """Corrects an account, unless all have started level again since."""
-        self._served_lately.add(more * charge.weight, now_s)
         if charge.busy_period == charge.account.busy_period:
             charge.account.tag += more
             if charge.busy_period == self._busy_period:

@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from hmas.controller.scheduling.policy_base.heap import LazyHeap
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry, QueuePolicy
-from hmas.controller.scheduling.queue.tenant_accounts import COMMON, TENANTS_KEPT, Account, TenantAccounts
+from hmas.controller.scheduling.queue.flood_watch import TENANTS_KEPT
+from hmas.controller.scheduling.queue.tenant_accounts import COMMON, Account, TenantAccounts
 
 
 class _Queue:
@@ -63,7 +64,7 @@ class TenantQueues(QueuePolicy):
 
     def push(self, entry: QueueEntry, now_s: float) -> None:
         """Adds a waiting entry to its tenant's queue. One that comes back was not served: its charge is dropped."""
-        self._accounts.take_back(entry.request.id, now_s)
+        self._accounts.take_back(entry.request.id)
         tenant = self._of(entry.request.tenant)
         self._accounts.comes(tenant.account, entry, now_s)
         tenant.queue.push(entry, now_s)
@@ -121,7 +122,7 @@ class TenantQueues(QueuePolicy):
 
     def undo_pop(self, entry: QueueEntry, now_s: float) -> None:
         """Returns a popped entry to its place in its tenant's queue, and takes the charge back."""
-        self._accounts.take_back(entry.request.id, now_s)
+        self._accounts.take_back(entry.request.id)
         tenant = self._of(entry.request.tenant)
         tenant.queue.undo_pop(entry, now_s)
         self._took(entry.request.id, tenant)
@@ -148,7 +149,7 @@ class TenantQueues(QueuePolicy):
 
     def on_finished(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
         """Passes the end to the accounts and to the tenant's queue."""
-        self._accounts.finished(entry, output_tokens, now_s)
+        self._accounts.finished(entry, output_tokens)
         tenant = self._of(entry.request.tenant)
         tenant.queue.on_finished(entry, output_tokens, now_s)
         if tenant.name in self.turns:

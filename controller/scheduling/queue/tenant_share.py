@@ -126,5 +126,14 @@ class TenantShareLimiter(QueuePolicy):
     def __len__(self) -> int:
         return len(self.inner)
 
+    def close_tenant(self, tenant: str, now_s: float) -> None:
+        """Passes it to the policy."""
+        self.inner.close_tenant(tenant, now_s)
+
+    def open_tenant(self, tenant: str, now_s: float) -> None:
+        """Passes it to the policy, unless the tenant is at its limit."""
+        if tenant not in self._closed:
+            self.inner.open_tenant(tenant, now_s)
+
     def _at_limit(self, tenant: str, sequences: int = 1) -> bool:
         return tenant in self._tenancy.bounded and self._tenancy.closed(tenant, sequences)

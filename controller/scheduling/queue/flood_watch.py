@@ -1,0 +1,211 @@
+"""Which tenants flood, by what they ask for and what the engines serve, and what is to be left free for the others meanwhile."""
+
+import math
+from collections.abc import Callable
+
+import msgspec
+
+from hmas.controller.scheduling.policy_base.flow import LEAST_WEIGHT
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+
+TENANTS_KEPT = 1024
+"""Number of tenants above which one that has no request waiting is forgotten when another comes."""
+FLOOD = 5.0
+"""A tenant floods if it asks for more than this many times its share, or for more than engines serve in all; and until it asks for less
+than its share. With a lower factor ordinary bursts count, and holding those to a share costs more requests their targets than it saves."""
+MEMORY_S = 3.0
+"""Time constant in seconds over which is counted what tenants ask for, and what is sent to engines."""
+SERVED_MEMORY_S = 15.0
+"""The same for what engines have served: answers of minutes end seldom, and many at a time. So long after the first end it replaces what
+was sent, which says too much: an empty engine takes at once what it then serves for minutes."""
+LATELY_S = 60.0
+"""The same for what a tenant is kept room for, and for the most that engines have served: after a pause the first burst shows little."""
+KNOWN_S = 1.0
+"""How long after the first dispatch it is not known yet what engines serve."""
+OUTPUT_WEIGHT = 2.0
+"""The service of an output token in prompt tokens, as under `vtc` and `robust-edf`."""
+KEPT_OVER_ASKED = 1.25
+"""What a flood leaves to a tenant over what that has asked for in the last minute, at most its share. With 1, a tenant within its share
+keeps a point less of what it has alone in simulated floods of mixed sizes; with 1.5, a third of what the flood gets in time is lost."""
+_LOOK_S = 0.1
+_LEAST_SHARE = 0.01
+"""What a tenant that asks for less of what is served counts as: nothing."""
+_TARGET_STEP = 0.05
+"""The strictest target of a tenant's requests is forgotten by this much with each looser one."""
+_SOON = 0.1
+"""Nothing is kept free where requests end so fast that the time between two is below this share of the others' strictest TTFT target:
+there the turns of the tenants suffice, and what is kept free is lost."""
+
+
+def service_of(prompt_tokens: int, output_tokens: float) -> float:
+    """What a request takes from the engines, in prompt tokens."""
+    return max(1.0, prompt_tokens + OUTPUT_WEIGHT * output_tokens)
+
+
+class Rate:
+    """An amount per second over the last seconds, in which older amounts count exponentially less.
+
+    `since_first`: the time before the first amount does not count.
+    """
+
+    __slots__ = ("_at_s", "_first_s", "_memory_s", "_since_first", "_sum")
+
+    def __init__(self, memory_s: float, *, since_first: bool = False) -> None:
+        self._memory_s = memory_s
+        self._since_first = since_first
+        self._sum = 0.0
+        self._at_s = -math.inf
+        self._first_s = math.inf
+
+    def add(self, amount: float, now_s: float) -> None:
+        """Adds an amount."""
+        self._sum = self._sum * math.exp(min(0.0, self._at_s - now_s) / self._memory_s) + amount if self._sum else amount
+        self._at_s = now_s
+        self._first_s = min(self._first_s, now_s)
+
+    def per_s(self, now_s: float) -> float:
+        """The amount per second."""
+        if not self._sum:
+            return 0.0
+        counted = 1.0
+        if self._since_first:
+            counted -= math.exp(-max(KNOWN_S, now_s - self._first_s) / self._memory_s)
+        return self._sum * math.exp(min(0.0, self._at_s - now_s) / self._memory_s) / (self._memory_s * counted)
+
+    def age_s(self, now_s: float) -> float:
+        """Seconds since the first amount, below 0 before it."""
+        return now_s - self._first_s
+
+
+class Demand:
+    """What a tenant asks for: now, in the last minute, its weight as of its newest request, and about its strictest targets in ms."""
+
+    __slots__ = ("asked", "lately", "tpot_ms", "ttft_ms", "weight")
+
+    def __init__(self) -> None:
+        self.asked = Rate(MEMORY_S)
+        self.lately = Rate(LATELY_S, since_first=True)
+        self.weight = 1.0
+        self.ttft_ms = self.tpot_ms = math.inf
+
+    def add(self, entry: QueueEntry, now_s: float) -> None:
+        """Adds a request."""
+        self.weight = max(LEAST_WEIGHT, entry.weight)
+        service = service_of(entry.request.prompt_tokens, entry.estimates.output_tokens)
+        self.asked.add(service, now_s)
+        self.lately.add(service, now_s)
+        slo = entry.estimates.slo
+        self.ttft_ms, self.tpot_ms = _strictest(self.ttft_ms, slo.ttft_ms), _strictest(self.tpot_ms, slo.tpot_ms)
+
+
+def _strictest(before_ms: float, ms: float) -> float:
+    return ms if before_ms == math.inf else min(ms, before_ms + _TARGET_STEP * (ms - before_ms))
+
+
+class Reserve(msgspec.Struct, frozen=True, gc=False):
+    """What requests of a flood leave free for those of other tenants: a share of each instance, at this TPOT target in ms."""
+
+    share: float = 0.0
+    tpot_ms: float = math.inf
+
+
+NOTHING_KEPT = Reserve()
+
+
+class FloodWatch:
+    """Decides which tenants flood. O(1) a request, O(tenants) ten times a second.
+
+    Attributes:
+        demands: What each tenant asked for lately.
+        flooding: The tenants that flood.
+        reserve: What these leave to the others.
+        served_per_s: The most service per second that engines gave lately.
+        active: The tenants that ask for service, as of the last look.
+    """
+
+    __slots__ = (
+        "_ends",
+        "_looked_s",
+        "_sent",
+        "_sent_most",
+        "_served",
+        "_served_most",
+        "active",
+        "demands",
+        "flooding",
+        "reserve",
+        "served_per_s",
+    )
+
+    def __init__(self) -> None:
+        self.demands: dict[str, Demand] = {}
+        self.flooding: set[str] = set()
+        self.reserve = NOTHING_KEPT
+        self.served_per_s = 0.0
+        self.active: dict[str, float] = {}
+        self._sent = Rate(MEMORY_S)
+        self._sent_most = 0.0
+        self._served = Rate(SERVED_MEMORY_S, since_first=True)
+        self._served_most = 0.0
+        self._ends = Rate(SERVED_MEMORY_S, since_first=True)
+        self._looked_s = -math.inf
+
+    def asks(self, entry: QueueEntry, now_s: float) -> None:
+        """Records a request that comes."""
+        demand = self.demands.get(entry.request.tenant)
+        if demand is None:
+            demand = self.demands[entry.request.tenant] = Demand()
+        demand.add(entry, now_s)
+
+    def sent(self, entry: QueueEntry, now_s: float) -> None:
+        """Records a request that goes to an engine."""
+        self._sent.add(service_of(entry.request.prompt_tokens, entry.estimates.output_tokens), now_s)
+
+    def ended(self, prompt_tokens: int, output_tokens: int, now_s: float) -> None:
+        """Records a request that engines have served."""
+        self._served.add(service_of(prompt_tokens, output_tokens), now_s)
+        self._ends.add(1.0, now_s)
+
+    def look(self, waiting: int, now_s: float, *, kept: Callable[[str], bool]) -> bool:
+        """Decides which tenants flood, at most ten times a second; whether it did.
+
+        `waiting`: How many requests wait. `kept`: Whether a tenant counts as one that asks for service whatever it asks for.
+        """
+        if len(self.demands) < 2 or now_s - self._looked_s < _LOOK_S:
+            return False
+        fades = math.exp(min(0.0, self._looked_s - now_s) / LATELY_S)
+        self._looked_s = now_s
+        self._sent_most = max(fades * self._sent_most, self._sent.per_s(now_s))
+        if self._served.age_s(now_s) >= SERVED_MEMORY_S:
+            self._served_most = max(fades * self._served_most, self._served.per_s(now_s))
+        served = self.served_per_s = self._served_most or self._sent_most
+        knows = self._sent.age_s(now_s) >= KNOWN_S
+        asking = {name: one.asked.per_s(now_s) for name, one in self.demands.items()}
+        self.active = {name: asked for name, asked in asking.items() if asked > _LEAST_SHARE * served or kept(name)}
+        weights = sum(self.demands[name].weight for name in self.active)
+        for name, asked in self.active.items():
+            share = self.demands[name].weight / weights * served
+            if asked > min(FLOOD * share, served) and len(self.active) > 1 and waiting and knows:
+                self.flooding.add(name)
+            elif asked < share:
+                self.flooding.discard(name)
+        self.reserve = self._reserve(now_s) if self.flooding else NOTHING_KEPT
+        return True
+
+    def _reserve(self, now_s: float) -> Reserve:
+        others = {name: one for name, one in self.demands.items() if name not in self.flooding}
+        rates = {name: one.lately.per_s(now_s) / self.served_per_s for name, one in others.items()}
+        rates = {name: rate for name, rate in rates.items() if rate > _LEAST_SHARE}
+        weights = sum(one.weight for name, one in self.demands.items() if name in rates or name in self.flooding)
+        asking = [others[name] for name in rates]
+        ttft_ms = min((one.ttft_ms for one in asking), default=math.inf)
+        if self._ends.per_s(now_s) * _SOON * ttft_ms / 1000.0 > 1.0:
+            return NOTHING_KEPT
+        share = sum(min(KEPT_OVER_ASKED * rate, others[name].weight / weights) for name, rate in rates.items())
+        return Reserve(share, min((one.tpot_ms for one in asking), default=math.inf))
+
+    def forget(self, name: str) -> None:
+        """Forgets a tenant."""
+        del self.demands[name]
+        self.flooding.discard(name)
+        self.active.pop(name, None)

@@ -1,0 +1,110 @@
+"""A flood of answers that run for minutes: what it leaves free for a tenant whose requests come later. Virtual time."""
+
+import math
+from functools import partial
+
+import msgspec
+import numpy as np
+import pytest
+
+from hmas.controller.core.types import Estimates, Request, Slo
+from hmas.controller.routing.registry import make_router
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+from hmas.controller.scheduling.queue.flood_watch import NOTHING_KEPT, FloodWatch
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.settings import SHIPPED, InstanceSpec
+from hmas.controller.simulation import Arrival, simulate
+from hmas.engines.sim.model import EngineModel
+from hmas.engines.sim.profile import load_profile
+
+CONTEXT, KV_BLOCKS = 1024, 360
+PROFILE = msgspec.structs.replace(
+    load_profile("demo-small"), step_ms=50.0, decode_ms_per_seq=5.0, prefill_ms_per_token=3.0, kv_blocks=KV_BLOCKS, max_model_len=CONTEXT
+)
+"""A small model on a few processor cores, with a KV cache for six answers that run to the context."""
+TARGETS = (Slo(ttft_ms=5600, tpot_ms=168), Slo(ttft_ms=2800, tpot_ms=140))
+CAPACITY_RPS, SPAN_S = 0.55, 90.0
+
+
+def told(found, _request, _now_s):
+    return found
+
+
+def chats(tenant, rate_rps, seed, weight=1.0):
+    """Half of them with a cap of 128 tokens; one in eight of the others runs to the context. Lengths are forecast too short."""
+    draws, at_s, number = np.random.default_rng(seed), 0.0, 0
+    while (at_s := at_s + draws.exponential(1 / rate_rps)) < SPAN_S:
+        prompt = 5 + int(min(300, draws.lognormal(math.log(60), 0.8)))
+        cap = 128 if draws.random() < 0.5 else CONTEXT
+        output = CONTEXT - prompt - 1 if draws.random() < 0.12 else 2 + int(min(900, draws.lognormal(math.log(90), 0.9)))
+        expected = float(np.clip(min(output, 300) * draws.lognormal(0.0, 0.5), 2, cap))
+        slo = TARGETS[number % 2]
+        found = Estimates(
+            slo=slo, output_tokens=expected, output_tokens_upper=min(cap, 3.0 * expected), ttft_ms=40 + 3 * prompt, tpot_ms=60
+        )
+        request = Request(
+            id=f"{tenant}{seed}-{number:06d}",
+            tenant=tenant,
+            model="m",
+            arrival_s=at_s,
+            prompt_tokens=prompt,
+            max_output_tokens=cap,
+            declared_slo=slo,
+        )
+        yield Arrival(request=request, estimate=partial(told, found), output_tokens=min(cap, output), weight=weight)
+        number += 1
+
+
+def good(arrivals, tenant, policy):
+    spec = InstanceSpec(name="a", capacity_n_run=256, kv_capacity_tokens=16 * KV_BLOCKS, kv_bytes_per_token=1)
+    scheduler = Scheduler(settings=SHIPPED, instances=[spec], router=make_router("least-loaded"), policy=policy)
+    result = simulate(sorted(arrivals, key=lambda one: one.request.arrival_s), {"a": EngineModel(PROFILE)}, scheduler)
+    return sum(one.slo_met for one in result.records if one.tenant == tenant)
+
+
+@pytest.mark.parametrize("policy", ["robust-edf", "wfq"])
+@pytest.mark.parametrize("weight", [1.0, 4.0])
+def test_a_flood_of_long_answers_leaves_room_for_another_tenant(weight, policy):
+    share, alone, beside = weight / (1 + weight), 0, 0
+    for seed in (1, 2, 3):
+        mine = list(chats("b", 0.6 * share * CAPACITY_RPS, seed, weight))
+        flood = chats("a", 10 * (1 - share) * CAPACITY_RPS, seed + 50)
+        alone += good(mine, "b", policy)
+        beside += good([*mine, *flood], "b", policy)
+    assert beside >= 0.8 * alone
+
+
+def entry(number, tenant, at_s, output=100.0):
+    request = Request(id=f"{tenant}{number}", tenant=tenant, model="m", arrival_s=at_s, prompt_tokens=100)
+    estimates = Estimates(slo=TARGETS[1], output_tokens=output, output_tokens_upper=2 * output, ttft_ms=60, tpot_ms=60)
+    return QueueEntry(request=request, estimates=estimates, seq=number)
+
+
+def watched(ends_per_s):
+    """A flood that sent a burst into an empty engine and asks for 3 requests a second, beside one request of another tenant each 5 s."""
+    watch = FloodWatch()
+    for step in range(600):
+        now_s = 0.1 * step
+        for number in range(20 if step == 0 else step % 10 < 3):
+            watch.asks(entry(number, "a", now_s), now_s)
+        for number in range(20) if step == 0 else [step] * (step % round(10 / ends_per_s) == 0):
+            watch.sent(entry(number, "a", now_s), now_s)
+        if step % 50 == 10:
+            watch.asks(entry(step, "b", now_s), now_s)
+        if step > 20 and step % max(1, round(10 / ends_per_s)) == 0:
+            watch.ended(100, 100, now_s)
+        watch.look(10, now_s, kept=frozenset().__contains__)
+    return watch
+
+
+def test_a_burst_into_an_empty_engine_does_not_hide_a_flood():
+    watch = watched(0.5)
+    assert watch.flooding == {"a"}
+    # It is kept a quarter more than what it asks for (0.2 requests a second of 0.5), and at most its share.
+    assert watch.reserve.share == pytest.approx(0.5, abs=0.1)
+    assert watch.reserve.tpot_ms == 140
+
+
+def test_nothing_is_kept_free_where_requests_end_all_the_time():
+    watch = watched(5.0)
+    assert watch.reserve == NOTHING_KEPT
