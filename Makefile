@@ -9,6 +9,7 @@ VLLM_VERSION := 0.32.0
 SGLANG_VENV ?= build/sglang
 TRAIN_VENV ?= build/train
 CLIENTS_VENV ?= build/clients
+CLIENTS_NODE := build/clients-node
 COMPILED := build/compiled
 
 .PHONY: help demo test test-mqtt test-long test-lab test-install test-clients setup-clients lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler setup-train test-train eval-agents bench-agents bench-qos ablate-agents lab-hmas lab-live lab-statera bench-twin bench-bad-requests bench-outside bench-frontdoor bench-frontdoor-quick bench-tenants setup-smollm2 abuse
@@ -75,13 +76,20 @@ $(CLIENTS_VENV)/.ready: requirements/clients.txt
 	@$(CLIENTS_VENV)/bin/pip --disable-pip-version-check install -q -r requirements/clients.txt
 	@touch $@
 
-setup-clients: $(CLIENTS_VENV)/.ready  ## install the clients of other authors
+# Those on Node, where there is a Node.
+$(CLIENTS_NODE)/.ready: tests/clients/vercel/package.json
+	@mkdir -p $(CLIENTS_NODE)
+	@cp tests/clients/vercel/package.json $(CLIENTS_NODE)/
+	@if command -v npm >/dev/null; then cd $(CLIENTS_NODE) && npm install --silent --no-audit --no-fund --no-package-lock --ignore-scripts; else echo "no Node: its clients are left out"; fi
+	@touch $@
+
+setup-clients: $(CLIENTS_VENV)/.ready $(CLIENTS_NODE)/.ready  ## install the clients of other authors
 
 # A real vLLM takes part where it and a model with a chat template are there (`make setup-vllm setup-smollm2`).
 CLIENTS_VLLM = $(if $(and $(wildcard $(VLLM_VENV)/bin/python),$(wildcard build/smollm2/config.json)),HMAS_VLLM_PYTHON=$(VLLM_VENV)/bin/python HMAS_VLLM_MODEL=build/smollm2)
 
-test-clients: $(VENV)/.core $(CLIENTS_VENV)/.ready  ## clients of other authors through the gateway: the same outcome as the engine called directly
-	HMAS_PYTHON=$(BIN)/python $(CLIENTS_VLLM) $(CLIENTS_VENV)/bin/pytest -m clients -o filterwarnings=default -rs tests/clients
+test-clients: $(VENV)/.core $(CLIENTS_VENV)/.ready $(CLIENTS_NODE)/.ready  ## clients of other authors through the gateway: the same outcome as the engine called directly
+	HMAS_PYTHON=$(BIN)/python HMAS_CLIENTS_NODE=$(CLIENTS_NODE) $(CLIENTS_VLLM) $(CLIENTS_VENV)/bin/pytest -m clients -o filterwarnings=default -rs tests/clients
 
 lint: $(VENV)/.dev  ## format, lint, types, import floors
 	$(BIN)/ruff format --check .
