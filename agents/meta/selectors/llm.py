@@ -94,9 +94,7 @@ class LlmSelector:
         if wanted.policy == situation.current.policy and not wanted.parameters:
             # Naming the active policy keeps its parameters and window.
             wanted = situation.current
-        return Proposal(
-            candidate=wanted, reason=answer.told or "no reason given", source=self.name, bypass=answer.bypass, confidence=answer.confidence
-        )
+        return Proposal(candidate=wanted, reason=answer.told or "no reason given", source=self.name, confidence=answer.confidence)
 
     def _failed(self, situation: Situation, why: str) -> Proposal:
         # The text contains the server's answer, and goes to logs and terminals.

@@ -41,7 +41,6 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: Annotated[str, Meta(max_length=REASON_CHARS)]
     policy: str
     parameters: Annotated[list[Parameter], Meta(max_length=HINTS_MOST)]
-    bypass: bool
     confidence: Annotated[float, Meta(ge=0.0, le=1.0)]
 
     def candidate(self, allowed: Sequence[str]) -> Candidate:
@@ -83,7 +82,6 @@ def schema(allowed: Sequence[str]) -> dict[str, Any]:
             "reason": reason,
             "policy": {"type": "string", "enum": list(allowed)},
             "parameters": {"type": "array", "items": parameter if parameters else {"type": "string"}, "maxItems": most},
-            "bypass": {"type": "boolean"},
             "confidence": {"type": "number", "enum": CONFIDENCES},
         }
     )
