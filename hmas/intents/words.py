@@ -8,6 +8,7 @@ import difflib
 import itertools
 import re
 from collections.abc import Collection, Sequence
+from functools import partial
 
 _SMALL = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen"
 _UNITS = {name: number for number, name in enumerate(_SMALL.split())}
@@ -34,10 +35,14 @@ def digits(words: str) -> str:
     for name, scale in _SCALES.items():
         # `5m` is five minutes, except where it counts tokens or requests.
         after = r"(?= (?:\w+ )?(?:tokens|requests))" if name == "m" else ""
-        text = re.sub(rf"\b(\d+(?:\.\d+)?)[ -]?{name}\b{after}", lambda found, by=scale: f"{float(found[1]) * by:.12g}", text)
+        text = re.sub(rf"\b(\d+(?:\.\d+)?)[ -]?{name}\b{after}", partial(_scaled, scale), text)
         if name == "hundred":
             text = re.sub(r"\b(\d+00) and (\d\d?)\b", lambda found: str(int(found[1]) + int(found[2])), text)
     return text
+
+
+def _scaled(scale: float, found: re.Match[str]) -> str:
+    return f"{float(found[1]) * scale:.12g}"
 
 
 def numbers(words: str) -> set[float]:

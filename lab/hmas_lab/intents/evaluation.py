@@ -99,7 +99,7 @@ def summary(cases: Iterable[Case], verdicts: list[Verdict]) -> dict[str, Any]:
 def outcome_table(document: Mapping[str, Any]) -> Table:
     """The table of outcomes."""
     found, told = document["summary"], document["summary"]["refused_by"]
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name, meaning in OUTCOMES.items():
         by = [f"{number} by {key.split(': ')[1]}" for key, number in told.items() if key.startswith(f"{name}: ")]
         rows.append((name, meaning, str(found["outcomes"][name]), ", ".join(by)))
