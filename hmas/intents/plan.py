@@ -15,6 +15,7 @@ from hmas.agents.meta.selectors.llm_answer import AnswerError
 from hmas.controller.config.override_format import override_from
 from hmas.controller.control.overrides import Override
 from hmas.controller.core.errors import ConfigError
+from hmas.controller.scheduling.policies.registry import POLICIES
 from hmas.intents.answer import ACCEPT, LEVELS, SETTINGS, UNLIMITED, Answer, Wanted, read_answer
 from hmas.intents.times import expiry_s, without_times
 from hmas.intents.words import factors, is_in, named, numbers, strangers
@@ -30,21 +31,25 @@ SPOKEN = {
     "burst_tokens": r"burst|at once",
     "requests_per_minute": r"request|rpm|call|quer",
     "concurrency_share": r"share|%|percent|per cent|half|quarter|third|fifth|tenth|slot|capacity",
-    "max_running": r"\brun|at once|at a time|same time|in flight|concurren|parallel|simultan",
+    "max_running": r"\brun|at once|at a time|same time|in flight|concurren|parallel|simultan|slot|active",
     "max_queued": r"queue|wait|pending|backlog",
     "max_body_bytes_waiting": r"byte|bod(y|ies)|memory",
 }
 """What the words must hold where an answer sets this limit."""
-_COMPARED = r"weight|before|ahead|behind|after|share|than|priorit|alike|same"
-_UP = re.compile(
-    rf"{_COMPARED}|first|front|prefer|favou?r|urgent|important|boost|bump|fast|quick|rush|more|rais|waits? for "
-    r"|doubl|twice|tripl|times|\bx ?\d|up\b"
-)
+_UP = re.compile(r"first|front|\btop|prefer|favou?r|urgent|critical|boost|bump|fast|quick|rush|more|rais|doubl|twice|tripl|\bup\b")
 _DOWN = re.compile(
-    rf"{_COMPARED}|last|late|wait|less|lower|reduc|cut|halv|half|third|quarter|back|yield|defer|slow|aside|patien|hurry|low\b|down|%"
+    r"\b(last|late|wait|less|lower|reduc|cut|halv|half|back|yield|defer|depri|slow|aside|patien|low\b|down\b|pause)|no (rush|hurry)"
 )
-"""What the words must hold where an answer raises a weight, and where it lowers one."""
-_LIFTS = re.compile(r"\b(unlimit|uncap|unrestrict|lift|remov|without|no (more )?(limit|cap|quota|bound)|(limit|cap)s? off|(free|relieve) )")
+_EITHER = re.compile(
+    r"weight|before|ahead|behind|after|share|than|priorit|alike|same|\bover\b|swap|trade|above|below|waits? for|\bnot\b|n't\b|\boff\b"
+)
+"""Words that raise a weight, that lower one, and that may do both: an answer must not go against them."""
+_OTHER = re.compile(
+    rf"\b({'|'.join(set(POLICIES) - {'priority', 'slack'})}|policy|restart|reboot|shut|kill|delet|drain|deploy|install|upgrade|engine|fence"
+    r"|temperature|prompt|password|key|mail|apolog|switch(ed)? o(n|ff)|turn(ed)? o(n|ff))"
+)
+"""Words about something else than a tenant's weight and limits."""
+_LIFTS = re.compile(r"\b(unlimit|uncap|unrestrict|lift|remov|without|no (\w+ )?(limit|cap|quota|bound)|(limit|cap)s? off|(free|relieve) )")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -115,6 +120,8 @@ def plan(
     answer = read_answer(text)
     if answer.refuse != ACCEPT:
         raise AnswerError(f"the model does not follow the words: {answer.refuse}")
+    if other := _OTHER.search(words.lower()):
+        raise AnswerError(f"the words speak of {other[0]!r}; allowed: tenants' weights and limits")
     for stranger in strangers(words, site.tenants, site.models):
         raise AnswerError(f"the words name {stranger!r}, which is no tenant; tenants: {', '.join(site.tenants)}")
     changes = _changes(answer, words, site)
@@ -145,7 +152,7 @@ def _changes(answer: Answer, words: str, site: Site) -> tuple[Change, ...]:
         found[wanted.tenant, wanted.setting] = Change(tenant=wanted.tenant, setting=wanted.setting, before=before, after=after)
     if not found:
         raise AnswerError("the answer sets nothing")
-    if unused := _unused(words, site, [wanted.value for wanted in answer.changes]):
+    if unused := _unused(words, site, [wanted.value for wanted in answer.changes], [change.before for change in found.values()]):
         raise AnswerError(f"the words name {_listed(unused)}, and the answer does not use it")
     missing = sorted(full - {tenant for tenant, _ in found})
     if missing:
@@ -187,15 +194,15 @@ def _value(wanted: Wanted, before: float, words: str, where: str) -> float:
     return number if setting == "concurrency_share" else _whole(number, told)
 
 
-def _unused(words: str, site: Site, values: Sequence[str]) -> list[str]:
-    """The numbers of the words that no value stands on: what such an answer leaves out is easily overlooked."""
-    text = without_times(words)
+def _unused(words: str, site: Site, values: Sequence[str], before: Sequence[float]) -> list[str]:
+    """The numbers of the words that no value, new or old, stands on: what such an answer leaves out is easily overlooked."""
+    text = re.sub(r"\d+ (third|quarter|fifth|tenth)s", " ", without_times(words))
     for name in (*site.models, *site.tenants):
         text = re.sub("[-_. ]?".join(re.findall(r"[a-z]+|\d+", name.lower())), " ", text)
     plain = {float(value.strip("x%")) for value in values if value[-1] in "0123456789%"}
-    used = {part for one in plain for part in (one, one / 100, abs(1 - one), one - 1)}
+    used = {part for one in plain for part in (one, one * 100, one / 100, abs(1 - one) * 100, abs(1 - one))} | set(before)
     left = [number for number in re.findall(r"\d+(?:\.\d+)?", text) if float(number) != 1]  # `one` is mostly a pronoun
-    return [number for number in left if not is_in(float(number), used) and not is_in(float(number) / 100, used)]
+    return [number for number in left if not is_in(float(number), used)]
 
 
 def _multiplied(setting: str, factor: float, before: float, words: str, told: str) -> float:
@@ -209,8 +216,9 @@ def _multiplied(setting: str, factor: float, before: float, words: str, told: st
 
 
 def _bounded(weight: float, before: float, text: str, told: str) -> float:
-    if (weight > before and not _UP.search(text)) or (weight < before and not _DOWN.search(text)):
-        raise AnswerError(f"{told}, now {before:g}; the words do not {'raise' if weight > before else 'lower'} it")
+    raises, lowers = bool(_UP.search(text)), bool(_DOWN.search(text))
+    if not _EITHER.search(text) and ((weight > before and lowers and not raises) or (weight < before and raises and not lowers)):
+        raise AnswerError(f"{told}, now {before:g}; the words {'raise' if raises else 'lower'} it")
     low, high = before / WEIGHT_MOVE_MOST, before * WEIGHT_MOVE_MOST
     if not low <= weight <= high:
         raise AnswerError(f"{told}, now {before:g}; allowed in one intention: {low:g} to {high:g}")

@@ -24,10 +24,11 @@ _SPAN = re.compile(
 _OPEN = re.compile(r"(until |till )?further notice|for good\b|permanent\w*|indefinite\w*|\bforever\b|\bfor ever\b")
 _DAY_END = r"(end|rest) of (the |this )?(day|\w+day)\b"
 _CLOCK_WORDS = re.compile(r"\b(noon|midday|midnight|o'clock)\b|\d:\d\d|\d ?[ap]\.?m\b")
-_LATE = re.compile(rf"\b(midnight|tonight|today)\b|{_DAY_END}|\bday is over\b|\ball day\b")
+_LATE = re.compile(rf"\b(midnight|tonight|today|night)\b|{_DAY_END}|\bday is over\b|\ball day\b")
 _TIME = re.compile(
     rf"\b(until|till?|tonight|today|tomorrow|weekend|all day|{'|'.join(WEEKDAYS)})\b|{_CLOCK_WORDS.pattern}|{_DAY_END}"
-    rf"|\b(for|next|within|in) (the |the next |about |another )?{_SPAN.pattern}|\bthis (morning|afternoon|evening|week)\b"
+    rf"|\b(for|next|within|in) (the |the next |about |another |a )?{_SPAN.pattern}|\bthis (morning|afternoon|evening|week)\b"
+    r"|\b\d+(\.\d+)?[ -]?(minute|min|hour|hr|h|day|week)s?\b"
 )
 _MORNING, _EVENING = (
     re.compile(r"\d ?a\.?m\b|in the morning"),
@@ -36,9 +37,11 @@ _MORNING, _EVENING = (
 _CLOCK_NUMBERS = re.compile(
     r"\b(?:until|till?)(?: (?:tomorrow|tonight|\w+day|evening|morning|afternoon|at|half|past|quarter|about|the))*"
     r" \d\d?(?::\d\d)?(?!\d| ?%)"
-    r"|\b\d\d?:\d\d|\b\d\d? ?[ap]\.?m\b|\d+ o'clock|\bat \d\d?(?::\d\d)?(?=[,;:.]|$)"
+    r"|\b(?:half|quarter) (?:past|to) \d\d?\b|\b\d\d?:\d\d|\b\d\d? ?[ap]\.?m\b|\d+ o'clock|\bat \d\d?(?::\d\d)?(?=[,;:.]|$)"
 )
-_MONTHS = re.compile(r"\b(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)|20\d\d-\d\d")
+_BEFORE_DAY = r"(until|till?|through|to|on|by|next|this|of)"  # another day is no time: `Friday's release`, `Black Friday`
+_MONTH = r"(jan|feb|mar|apr|may|june?|july?|aug|sep|oct|nov|dec)"
+_MONTHS = re.compile(rf"\d(st|nd|rd|th)? (of )?{_MONTH}|\b{_MONTH}[a-z]* \d|20\d\d-\d\d")  # not the `may` of `batch may wait`
 
 
 def expiry_s(ends: str, words: str, now_s: float, zone: tzinfo | None = None) -> float:
@@ -110,7 +113,7 @@ def _resolved(day: str, clock: str, now: datetime) -> datetime:
     if day in ("", "today"):
         times = sorted(midnight + timedelta(hours=hour + later) for hour in hours for later in ((0.0,) if day else (0.0, 24.0)))
         return next((time for time in times if time > now), times[-1])
-    hour = hours[-1] if 1 <= hours[0] < 7 else hours[0]
+    hour = hours[-1] if 1 <= hours[0] < 7 and ":" not in clock else hours[0]
     if day in WEEKDAYS:
         found = midnight + timedelta(days=(WEEKDAYS.index(day) - now.weekday()) % 7, hours=hour)
         return found if found > now else found + timedelta(days=7)
@@ -134,7 +137,7 @@ def _hours(clock: str) -> list[float]:
 def _day_fault(found: datetime, now: datetime, text: str) -> str:
     """Why this is not the day that the words name; empty if it is."""
     days = {found.date(), (found - timedelta(seconds=1)).date()}  # midnight ends a day, and begins one
-    named = {name for name in WEEKDAYS if re.search(rf"\b{name[:3]}({name[3:]}|s|r|rs)?\b", text)}
+    named = {name for name in WEEKDAYS if re.search(rf"\b{_BEFORE_DAY} {name[:3]}({name[3:]}|s|r|rs)?\b", text)}
     named |= {"saturday", "sunday"} if "weekend" in text else set()
     next_day = (now + timedelta(days=1)).date()
     if ("tomorrow" in text and next_day in days) or named & {WEEKDAYS[day.weekday()] for day in days}:

@@ -13,7 +13,7 @@ from functools import partial
 _SMALL = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen"
 _UNITS = {name: number for number, name in enumerate(_SMALL.split())}
 _TENS = {"twenty": 20, "thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90}
-_SCALES = {"hundred": 100.0, "thousand": 1e3, "k": 1e3, "million": 1e6, "m": 1e6}
+_SCALES = {"dozen": 12.0, "hundred": 100.0, "thousand": 1e3, "k": 1e3, "million": 1e6, "m": 1e6}
 _FRACTIONS = {"half": 1 / 2, "third": 1 / 3, "quarter": 1 / 4, "fifth": 1 / 5, "tenth": 1 / 10}
 _MULTIPLES = {r"doubl|twice": 2.0, r"tripl|thrice": 3.0, r"quadrupl": 4.0, r"\bhalv|\bhalf": 0.5}
 _EVERYBODY = re.compile(r"\b(all|every|everyone|everybody|each|both|others?|rest|else|tenants)\b")
@@ -31,7 +31,7 @@ def digits(words: str) -> str:
     )
     text = re.sub(rf"\b({'|'.join(_UNITS)})\b", lambda found: str(_UNITS[found[1]]), text)
     text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)
-    text = re.sub(r"\ban? (?=hundred|thousand|million)", "1 ", text)
+    text = re.sub(r"\ban? (?=dozen|hundred|thousand|million)", "1 ", text)
     for name, scale in _SCALES.items():
         # `5m` is five minutes, except where it counts tokens or requests.
         after = r"(?= (?:\w+ )?(?:tokens|requests))" if name == "m" else ""
