@@ -17,7 +17,7 @@ from hmas.controller.control.overrides import Override
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.scheduling.policies.registry import POLICIES
 from hmas.intents.answer import ACCEPT, LEVELS, SETTINGS, UNLIMITED, Answer, Wanted, read_answer
-from hmas.intents.times import expiry_s, without_times
+from hmas.intents.times import LONGEST_S, expiry_s, without_times
 from hmas.intents.words import factors, is_in, named, numbers, strangers
 
 WORDS_MOST = 500
@@ -44,11 +44,8 @@ _EITHER = re.compile(
     r"weight|before|ahead|behind|after|share|than|priorit|alike|same|\bover\b|swap|trade|above|below|waits? for|\bnot\b|n't\b|\boff\b"
 )
 """Words that raise a weight, that lower one, and that may do both: an answer must not go against them."""
-_OTHER = re.compile(
-    rf"\b({'|'.join(set(POLICIES) - {'priority', 'slack'})}|policy|restart|reboot|shut|kill|delet|drain|deploy|install|upgrade|engine|fence"
-    r"|temperature|prompt|password|key|mail|apolog|switch(ed)? o(n|ff)|turn(ed)? o(n|ff))"
-)
-"""Words about something else than a tenant's weight and limits."""
+_OTHER = re.compile(rf"\b({'|'.join(set(POLICIES) - {'priority', 'slack'})}|policy|temperature|fence|delet\w+)\b")
+"""Words about settings that are not a tenant's weight or limit, and never only a reason to change those."""
 _LIFTS = re.compile(r"\b(unlimit|uncap|unrestrict|lift|remov|without|no (\w+ )?(limit|cap|quota|bound)|(limit|cap)s? off|(free|relieve) )")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -120,11 +117,14 @@ def plan(
     answer = read_answer(text)
     if answer.refuse != ACCEPT:
         raise AnswerError(f"the model does not follow the words: {answer.refuse}")
-    if other := _OTHER.search(words.lower()):
-        raise AnswerError(f"the words speak of {other[0]!r}; allowed: tenants' weights and limits")
+    for other in _OTHER.findall(words.lower()):
+        if not any(other in tenant.lower() for tenant in site.tenants):
+            raise AnswerError(f"the words speak of {other!r}; allowed: tenants' weights and limits")
     for stranger in strangers(words, site.tenants, site.models):
         raise AnswerError(f"the words name {stranger!r}, which is no tenant; tenants: {', '.join(site.tenants)}")
     changes = _changes(answer, words, site)
+    if lasts_s is not None and lasts_s > LONGEST_S:
+        raise AnswerError(f"it would be in force for {lasts_s / 3600:.0f} h; allowed: at most {LONGEST_S / 3600:.0f} h")
     expires_s = expiry_s(answer.ends, words, site.now_s, zone) if lasts_s is None else site.now_s + lasts_s
     tenants: dict[str, dict[str, float]] = {}
     for change in changes:

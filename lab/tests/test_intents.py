@@ -40,7 +40,7 @@ def test_the_right_answer_to_other_words_is_not_accepted():
 
 
 def test_a_model_that_refuses_nothing_is_caught_where_code_can_know_better():
-    """Unknown tenants, no end, too far, too long, passed: whatever the model says. Contradictions only the model can see."""
+    """Unknown tenants, no end, too far, too long, passed: whatever the model says. What is meant only the model can see."""
     first = '{{"refuse":"no","changes":[{{"tenant":"{}","setting":"weight","value":"first"}}],"ends":"{}"}}'
     accepted = [
         case.refusal
@@ -50,7 +50,7 @@ def test_a_model_that_refuses_nothing_is_caught_where_code_can_know_better():
         for ends in ("not named", "until 6", "until 5", "until monday")
         if judged(case, first.format(tenant, ends)).outcome == "wrong and accepted"
     ]
-    assert set(accepted) <= {"contradiction", "unclear"}
+    assert set(accepted) <= {"contradiction", "unclear", "out of scope"}
 
 
 def test_wrong_answers_are_told_from_right_ones():

@@ -65,6 +65,8 @@ def test_limits_become_what_an_override_file_holds():
 
 def test_the_operators_own_span_stands_in_for_the_time_in_the_words():
     assert made("team-a first", answer(A_FIRST), lasts_s=60.0).override.expires_s == SITE.now_s + 60.0
+    with pytest.raises(AnswerError, match="in force for 192 h; allowed: at most 168 h"):
+        made("team-a first", answer(A_FIRST), lasts_s=8 * 86_400.0)
 
 
 REFUSED = {
@@ -96,7 +98,7 @@ REFUSED = {
     "no weight": ("team-a 3 at once", answer(("team-a", "weight", "3")), "where the words name no weight"),
     "other limit": ("team-a 3 requests a minute", answer(("team-a", "max_running", "3")), "the words do not speak of it"),
     "policy": ("use edf for team-a", answer(A_FIRST), "the words speak of 'edf'; allowed: tenants' weights and limits"),
-    "engine": ("restart team-a's engine", answer(A_FIRST), "the words speak of 'restart'"),
+    "deleted": ("delete team-a", answer(A_FIRST), "the words speak of 'delete'"),
     "up for down": ("team-a may wait", answer(A_FIRST), "now 1; the words lower it"),
     "down for up": ("team-a first", answer(("team-a", "weight", "last")), "now 1; the words raise it"),
     "too far": ("team-a weight 9", answer(("team-a", "weight", "9")), "now 1; allowed in one intention: 0.125 to 8"),
@@ -257,7 +259,13 @@ CHANGES = st.tuples(
 ENDS = st.sampled_from(["not named", "until 6", "until midnight", "for 2 hours", "until noon", "until 6\n"]) | st.text(max_size=9)
 
 
-@given(TEXTS, st.lists(CHANGES, max_size=4), ENDS)
+PIECES = (
+    "team-a team-b batch one twelve dozen hundred million m k half third until for by at past to friday noon 6 18:30 25% x2 00 99999999"
+)
+SENTENCES = st.lists(st.sampled_from(PIECES.split()), max_size=14).map(" ".join) | st.text(max_size=80)
+
+
+@given(TEXTS | SENTENCES, st.lists(CHANGES, max_size=4), ENDS)
 def test_no_answer_breaks_it_or_passes_its_bounds(words, changes, ends):
     try:
         found = made(words, answer(*changes, ends=ends))
