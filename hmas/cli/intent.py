@@ -14,6 +14,7 @@ from hmas.cli.output import EXIT_FAILED, duration_words, example, hint, json_opt
 from hmas.cli.override import override_list
 from hmas.cli.values import Duration
 from hmas.controller.config.override_format import document_of
+from hmas.controller.config.schema import AgentsConfig
 from hmas.controller.core.errors import AdminError, AdminUnreachable, OverrideError
 from hmas.controller.runtime.clock import SystemClock
 from hmas.intents.answer import question
@@ -45,6 +46,8 @@ def intent(ctx: click.Context, /, *, words: str, override_id: str | None, as_jso
     words = " ".join(words.split())
     if not 0 < len(words) <= WORDS_MOST or not words.isprintable():
         raise click.UsageError(f"WORDS has {len(words)} characters; allowed: 1 to {WORDS_MOST} printable ones")
+    if as_json and not (yes or dry_run):
+        raise click.UsageError("--json shows no table to confirm; give --yes or --dry-run with it")
     config = read_config(options["config_file"])
     client = connect(options["admin_url"], options["config_file"])
     now_s = SystemClock().now_s()
@@ -68,9 +71,12 @@ def intent(ctx: click.Context, /, *, words: str, override_id: str | None, as_jso
         raise AnswerError(f"refused, nothing is changed: {error}") from error
     if not as_json:
         say(_shown(made, now_s))
-    if not dry_run and not yes:
-        yes = click.confirm("Apply?", default=False, err=True)
-    applied = client.put_override(made.override.id, document) if yes and not dry_run else None
+    applied = None
+    if not dry_run and (yes or click.confirm("Apply?", default=False, err=True)):
+        meanwhile = site_of(client.status(), words, now_s).tenants
+        if any(meanwhile.get(one.tenant, {}).get(one.setting) != one.before for one in made.changes):
+            raise AnswerError("refused, nothing is changed: what is shown as `now` has changed meanwhile; say it again")
+        applied = client.put_override(made.override.id, document)
     if as_json:
         say_json(
             {"id": made.override.id, "changes": msgspec.to_builtins(made.changes), "document": document, "applied": applied is not None}
@@ -82,7 +88,7 @@ def intent(ctx: click.Context, /, *, words: str, override_id: str | None, as_jso
     ctx.exit(0 if applied is not None or dry_run else EXIT_FAILED)
 
 
-def _endpoint(agents: Any, options: dict[str, Any]) -> tuple[ChatEndpoint, str]:
+def _endpoint(agents: AgentsConfig, options: dict[str, Any]) -> tuple[ChatEndpoint, str]:
     """The server to ask, and the model there. The configured key goes to the configured server alone."""
     if not (url := options["base_url"]):
         chosen = options["model"]

@@ -9,6 +9,7 @@ from chat_kit import chat_server, closed_port, raw, says
 from installation_kit import TOKEN, Installation
 
 from hmas.cli.main import main
+from hmas.controller.admin.client import AdminClient
 from hmas.controller.config.schema import TenantConfig
 
 WORDS = "release day: team-a's chat comes first for two hours, batch may wait and gets half its tokens a minute"
@@ -113,6 +114,23 @@ def test_it_asks_first(hmas, monkeypatch, said, code, count):
     assert "Apply? [y/N]" in err
     assert len(held(hmas)) == count
     assert ("nothing is changed" in err) == (count == 0)
+
+
+def test_what_has_changed_since_it_was_shown_is_not_applied(hmas, installation):
+    def behave(handler, body):
+        document = {"version": 1, "author": "bob", "reason": "r", "expires": None, "tenants": {"team-a": {"weight": 5}}}
+        AdminClient(installation.admin, token=TOKEN).put_override("bob", document)
+        says(GOOD)(handler, body)
+
+    with chat_server(behave) as chat:
+        code, _, err = hmas("intent", WORDS, "--base-url", chat.url, "--yes")
+    assert code == 1
+    assert "what is shown as `now` has changed meanwhile" in err
+    assert [override["id"] for override in held(hmas)] == ["bob"]
+
+
+def test_json_is_not_confirmed_blindly(hmas):
+    assert "give --yes or --dry-run with it" in hmas("intent", WORDS, "--base-url", "http://127.0.0.1:9", "--json")[2]
 
 
 def test_without_anybody_to_confirm_nothing_changes(hmas, monkeypatch):
