@@ -12,7 +12,7 @@ CLIENTS_VENV ?= build/clients
 CLIENTS_NODE := build/clients-node
 COMPILED := build/compiled
 
-.PHONY: help demo test test-mqtt test-long test-lab test-install test-clients setup-clients lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler setup-train test-train eval-agents bench-agents bench-qos ablate-agents lab-hmas lab-live lab-statera bench-twin bench-bad-requests bench-outside bench-frontdoor bench-frontdoor-quick bench-tenants setup-smollm2 abuse
+.PHONY: help demo test test-mqtt test-long test-lab test-install test-clients setup-clients lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler setup-train test-train eval-agents bench-agents bench-qos ablate-agents lab-hmas lab-live lab-statera bench-twin bench-bad-requests bench-outside bench-frontdoor bench-frontdoor-quick bench-tenants setup-smollm2 lab-intents abuse
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s $$'\t'
@@ -189,6 +189,10 @@ bench-frontdoor-quick: $(VENV)/.core  ## the same in three minutes; fails where 
 bench-tenants: $(VENV)/.core $(VLLM_VENV)/.ready build/smollm2/.ready  ## a tenant beside one that floods with ten times its share, on embedded engines and on a real vLLM; writes build/bench/tenants*.json (20 minutes)
 	-$(BIN)/hmas-lab tenants
 	$(BIN)/hmas-lab tenants --vllm-python $(VLLM_VENV)/bin/python --model build/smollm2
+
+lab-intents: $(VENV)/.core $(VLLM_VENV)/.ready build/smollm2/.ready  ## a hundred intentions in words, asked of SmolLM2 on a real vLLM; writes build/lab/intents.json and docs/intents.md (10 minutes)
+	$(BIN)/hmas-lab intents --vllm-python $(VLLM_VENV)/bin/python --weights build/smollm2
+	$(BIN)/hmas-lab intents --page docs/intents.md
 
 demo-vllm: $(VENV)/.core $(VLLM_VENV)/.ready  ## the same comparison on a real vLLM on this CPU; writes build/demo-vllm.json
 	$(BIN)/hmas-lab demo-vllm --vllm-python $(VLLM_VENV)/bin/python --model build/tiny-model

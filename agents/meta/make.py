@@ -13,7 +13,7 @@ from hmas.agents.meta.model import MetaModel
 from hmas.agents.meta.pending_work import Decisions
 from hmas.agents.meta.selectors.base import ModelSelector, Selector
 from hmas.agents.meta.selectors.llm import LlmSelector
-from hmas.agents.meta.selectors.llm_endpoint import ChatEndpoint
+from hmas.agents.meta.selectors.llm_endpoint import configured_endpoint
 from hmas.agents.meta.selectors.rules import RuleSelector
 from hmas.agents.meta.selectors.twin import TwinSelector
 from hmas.agents.meta.twin.fleet import FleetModel
@@ -57,10 +57,7 @@ def _rule_selector(_setup: SelectorSetup) -> Selector:
 
 def _language_model(setup: SelectorSetup) -> Selector:
     agents = setup.config.agents
-    if not agents.meta_llm_url:
-        raise ConfigError("agents.meta_llm_url is empty; allowed with meta_selector llm: the address of an OpenAI-compatible server")
-    key = os.environ.get(agents.meta_llm_key_env, "") if agents.meta_llm_key_env else ""
-    endpoint = ChatEndpoint(agents.meta_llm_url, key, timeout_s=agents.meta_llm_timeout_s)
+    endpoint = configured_endpoint(agents, os.environ)
     return LlmSelector(endpoint.ask, RuleSelector(), model=agents.meta_llm_model, max_tokens=agents.meta_llm_max_tokens)
 
 

@@ -159,7 +159,6 @@ class MetaModel:
             allowed=tuple(name for name in sorted(self._pool) if self._bans.allows(name, now_s)),
             since_s=self._since_s,
             now_s=now_s,
-            anomalies=tuple(self._short[-1].anomalies) if self._short else (),
         )
 
     def _ask(self, pending: Pending, situation: Situation, now_s: float) -> None:
@@ -214,8 +213,6 @@ class MetaModel:
     def _checked(self, proposal: Proposal) -> tuple[Candidate, str]:
         """Returns the proposed candidate (the running one if it is invalid) and why it cannot be followed; empty if it can."""
         wanted = proposal.candidate
-        if proposal.bypass:
-            return wanted, "the bypass is for telemetry that contradicts itself, and it does not"
         if wanted.policy not in self._pool:
             return self.current, f"{wanted.policy!r} is not in the pool"
         try:

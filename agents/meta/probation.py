@@ -37,7 +37,6 @@ class Probation:
             allowed=situation.allowed,
             since_s=situation.since_s,
             now_s=situation.now_s,
-            anomalies=situation.anomalies,
         )
         self.reference = self._rules.propose(shadow).candidate
 

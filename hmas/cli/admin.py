@@ -27,10 +27,11 @@ config_option = click.option(
 admin_url_option = click.option(
     "--admin", "admin_url", metavar="URL", envvar="HMAS_ADMIN_URL", help="The gateway's operators' API. [env: HMAS_ADMIN_URL]"
 )
+author_option = click.option("--author", default=None, help="Who; your login name by default.")
 _HOLD_OPTIONS = (
     click.option("--for", "for_s", type=Duration(), help=f"How long, such as 90s, 10m, 2h; {FOREVER} by default."),
     click.option("--reason", required=True, help="Why; shown to everybody who finds it in force."),
-    click.option("--author", default=None, help="Who; your login name by default."),
+    author_option,
 )
 
 
@@ -77,7 +78,7 @@ def holds(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(command)
     def held(*args: Any, for_s: float | None, reason: str, author: str | None, **kwargs: Any) -> Any:
-        return command(*args, hold={"for_s": for_s, "author": author or _login_name(), "reason": reason}, **kwargs)
+        return command(*args, hold={"for_s": for_s, "author": author or login_name(), "reason": reason}, **kwargs)
 
     for option in reversed(_HOLD_OPTIONS):
         held = option(held)
@@ -95,7 +96,8 @@ def show_released(ctx: click.Context, document: Any, text: Callable[[Any], str],
     ctx.exit(0 if document["released"] else EXIT_FAILED)
 
 
-def _login_name() -> str:
+def login_name() -> str:
+    """The name of the user who runs this."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a user id without a name, as in many containers

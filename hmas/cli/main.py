@@ -19,6 +19,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "policy": ("hmas.cli.policy:policy", "List, show, force and release the queueing policy; check your own."),
         "knobs": ("hmas.cli.knobs:knobs", "Show, set and release concurrency and token budget."),
         "override": ("hmas.cli.override:override", "Validate, apply, list and clear override files."),
+        "intent": ("hmas.cli.intent:intent", "Say in words what tenants shall get; a language model makes an override of it."),
         "engines": ("hmas.cli.engines:engines", "List engines, drain and undrain them."),
         "models": ("hmas.cli.models:models", "List the agents' trained models, activate one, roll back, try one in the shadow."),
         "explain": ("hmas.cli.explain:explain", "The outcome of one request, and the reasons."),

@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "cost-model": ("hmas_lab.training.cli:cost_model", "The cost model of prediction, trained on episodes of random engines."),
         "llm-pilot": ("hmas_lab.training.cli:llm_pilot", "A model of the times in request logs of known hardware."),
         "train-meta": ("hmas_lab.meta.cli:train_meta", "Meta's classifier and table: which policy serves which workload best."),
+        "intents": ("hmas_lab.intents.cli:intents", "A hundred intentions of operators in words: what a language model makes of them."),
         "hetero": ("hmas_lab.hetero.cli:hetero", "HeteroServe's cluster: uniform dispatch against queue feedback."),
     }
 )

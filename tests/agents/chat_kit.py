@@ -77,13 +77,9 @@ def text_of(content: str | None, finish: str = "stop") -> bytes:
     ).encode()
 
 
-def answer(
-    policy: str, *, parameters: list[dict[str, Any]] | None = None, bypass: bool = False, confidence: float = 1.0, **more: Any
-) -> str:
+def answer(policy: str, *, parameters: list[dict[str, Any]] | None = None, confidence: float = 1.0, **more: Any) -> str:
     """An answer of the schema's form."""
-    return json.dumps(
-        {"reason": "because", "policy": policy, "parameters": parameters or [], "bypass": bypass, "confidence": confidence} | more
-    )
+    return json.dumps({"reason": "because", "policy": policy, "parameters": parameters or [], "confidence": confidence} | more)
 
 
 def says(content: str | None, finish: str = "stop") -> Behave:

@@ -31,18 +31,17 @@ class Says:
 
     name = "says"
 
-    def __init__(self, *candidates: Candidate, trusted: bool = True, later: bool = False, bypass: bool = False) -> None:
+    def __init__(self, *candidates: Candidate, trusted: bool = True, later: bool = False) -> None:
         self.trusted = trusted
         self.rewards: list[Reward] = []
         self._candidates = candidates
         self._later = later
-        self._bypass = bypass
         self._asked = 0
 
     def propose(self, situation):
         wanted = self._candidates[self._asked % len(self._candidates)]
         self._asked += 1
-        said = Proposal(candidate=wanted, reason="told to", source=self.name, bypass=self._bypass, confidence=0.7)
+        said = Proposal(candidate=wanted, reason="told to", source=self.name, confidence=0.7)
         if not self._later:
             return said
         return Pending(
@@ -141,13 +140,6 @@ def test_what_is_not_allowed_is_refused_in_words(wanted, words):
     said = live(model(Says(wanted)), 30.0)
     assert switches(said) == []
     assert words in said[-1].reason
-
-
-def test_a_bypass_is_not_the_selectors_to_call():
-    said = live(model(Says(Candidate(policy="fcfs"), bypass=True)), 30.0)
-    assert switches(said) == []
-    assert not any(decision.bypass for decision in said)
-    assert "the bypass is for telemetry" in said[-1].reason
 
 
 def test_an_hour_has_only_so_many_switches():

@@ -64,7 +64,7 @@ def random_words(seed: int) -> Behave:
             for parameter, bounds in {**POLICIES[name].parameter_ranges, **COMMON_PARAMETERS}.items()
             if rng.random() < 0.5
         ]
-        raw(handler, text_of(answer(name, parameters=parameters[:4], bypass=rng.random() < 0.2, confidence=rng.random())))
+        raw(handler, text_of(answer(name, parameters=parameters[:4], confidence=rng.random())))
 
     return behave
 
@@ -82,7 +82,7 @@ NONSENSE = {
     "widest parameters": says(answer("sjf", parameters=[{"name": "aging_ms_per_s", "value": "0.0"}])),
     "no guard": says(answer("edf", parameters=[{"name": "tpot_guard", "value": "0.0"}])),
     "hardly a prompt": says(answer("edf", parameters=[{"name": "tpot_guard", "value": "0.01"}])),
-    "bypass": says(answer("fcfs", bypass=True)),
+    "bypass": says(answer("fcfs", bypass=True)),  # not of the schema
     "random 1": random_words(1),
     "random 2": random_words(2),
     "in turn": in_turn("mlfq", "rr", "edf"),

@@ -67,7 +67,7 @@ def test_a_whole_answer_becomes_a_proposal():
     with chat_server(says(told)) as chat:
         said = decided(selector(chat.url), situation())
     assert said.candidate == Candidate(policy="two-lane", parameters={"slow_quantile": 0.7})
-    assert (said.source, said.confidence, said.bypass) == ("llm", 0.6, False)
+    assert (said.source, said.confidence) == ("llm", 0.6)
     assert said.reason == "head of line [31m blocked"
 
 
@@ -78,7 +78,7 @@ def test_naming_what_runs_leaves_hints_and_window_as_they_are():
 
 
 def test_what_it_is_asked():
-    now = situation(view=long_view(1000.0, violation_rate=0.123, by_task={"QA": 0.75}), allowed=("edf", "two-lane"), anomalies=("stuck",))
+    now = situation(view=long_view(1000.0, violation_rate=0.123, by_task={"QA": 0.75}), allowed=("edf", "two-lane"))
     with chat_server(says(answer("edf"))) as chat:
         asker = LlmSelector(ChatEndpoint(chat.url + "/openai/v1/", "secret").ask, RuleSelector(), model="qwen", max_tokens=99)
         asker.learn(Reward(situation=now, good=0.5, requests=77))
@@ -91,10 +91,11 @@ def test_what_it_is_asked():
     assert (form["type"], form["json_schema"]["strict"]) == ("json_schema", True)
     assert form["json_schema"]["schema"]["properties"]["policy"]["enum"] == ["edf", "two-lane"]
     text = body["messages"][1]["content"]
-    for told in ("violation_rate: 0.123", "QA 75%", "in force: edf, for 100 s", "stuck", "50.0% good of 77", "slow_quantile 0.05 to 0.99"):
+    for told in ("violation_rate: 0.123", "QA 75%", "in force: edf, for 100 s", "50.0% good of 77", "slow_quantile 0.05 to 0.99"):
         assert told in text, text
     assert POLICIES["two-lane"].summary in text
     assert "lottery" not in text, "what may not be chosen is not described"
+    assert "bypass" not in json.dumps(body), "it is not the model's to call"
 
 
 def test_the_schema_says_what_is_read():
@@ -110,7 +111,7 @@ def test_the_schema_says_what_is_read():
         {"confidence": 1.5},
         {"more": 1},
         {"reason": "x" * (REASON_CHARS + 1)},
-        {"bypass": "yes"},
+        {"bypass": True},
     ):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(good | changed, form)
@@ -162,7 +163,7 @@ ODD = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
 )
-CHANGED = st.dictionaries(st.sampled_from(["policy", "parameters", "bypass", "confidence", "reason", "\x1b[2J"]), ODD, max_size=3)
+CHANGED = st.dictionaries(st.sampled_from(["policy", "parameters", "confidence", "reason", "\x1b[2J"]), ODD, max_size=3)
 
 
 @given(st.text(max_size=200) | ODD.map(json.dumps) | CHANGED.map(lambda changes: json.dumps(json.loads(answer("edf")) | changes)))

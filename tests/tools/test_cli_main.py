@@ -57,7 +57,7 @@ GROUPS = {
     "key": ["new"],
     "run": ["gateway", "agent", "engine"],
 }
-COMMAND_LINES = [["up"], ["status"], ["events"], ["doctor"], ["views"]] + [
+COMMAND_LINES = [["up"], ["status"], ["events"], ["doctor"], ["views"], ["intent"]] + [
     [group, name] for group, names in GROUPS.items() for name in names
 ]
 
@@ -90,6 +90,7 @@ def test_status_commands_import_nothing_heavy():
         ["knobs", "set", "*", "--n-run", "4", "--reason", "r"],
         ["override", "list"],
         ["override", "clear", "--all"],
+        ["intent", "team-a first until six"],
         ["engines", "list"],
         ["events"],
     ],

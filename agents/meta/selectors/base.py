@@ -23,7 +23,6 @@ class Situation:
         current: The active candidate. `since_s`: since when it is active.
         start: The configured candidate: meta starts with it and returns to it.
         allowed: Policies that may be proposed, in alphabetical order: the pool without policies that were rolled back recently.
-        anomalies: Contradictions in the newest telemetry; empty if there are none.
     """
 
     view: LongView
@@ -32,7 +31,6 @@ class Situation:
     allowed: tuple[str, ...]
     since_s: float
     now_s: float
-    anomalies: tuple[str, ...] = ()
 
     def candidate_of(self, policy: str) -> Candidate:
         """The active or the configured candidate if it has this policy, else the policy with its defaults."""
@@ -45,7 +43,6 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         reason: The reason in words, with figures.
         source: The selector's name, or that of its fallback.
-        bypass: Whether it asks for the emergency bypass; meta follows that only if telemetry contradicts itself.
         confidence: The selector's own confidence, 0 to 1.
         evidence: Figures that support the proposal.
         candidates: The examined candidates with their expected results, best first.
@@ -54,7 +51,6 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     candidate: Candidate
     reason: str
     source: str
-    bypass: bool = False
     confidence: float = 1.0
     evidence: Mapping[str, float] = {}
     candidates: tuple[CandidateOutlook, ...] = ()

@@ -7,12 +7,11 @@ no more than the model's time.
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
 from hmas.agents.meta.selectors.base import Pending, Proposal, Reward, Selector, Situation
-from hmas.agents.meta.selectors.llm_answer import AnswerError, plain, read, schema
+from hmas.agents.meta.selectors.llm_answer import AnswerError, constrained_body, plain, read, schema
 from hmas.agents.meta.selectors.llm_prompt import TASK, question
 
 FAILURES = 2
@@ -73,16 +72,8 @@ class LlmSelector:
 
     def body(self, situation: Situation) -> bytes:
         """The body of the request to the language model."""
-        asked: dict[str, Any] = {
-            "messages": [{"role": "system", "content": TASK}, {"role": "user", "content": question(situation, list(self._lately))}],
-            "temperature": 0,
-            "max_tokens": self._max_tokens,
-            "response_format": {
-                "type": "json_schema",
-                "json_schema": {"name": "decision", "strict": True, "schema": schema(situation.allowed)},
-            },
-        }
-        return msgspec.json.encode(asked | ({"model": self._model} if self._model else {}))
+        asked = question(situation, list(self._lately))
+        return constrained_body(TASK, asked, schema(situation.allowed), name="decision", model=self._model, max_tokens=self._max_tokens)
 
     def _taken(self, situation: Situation, text: str) -> Proposal:
         try:
@@ -94,9 +85,7 @@ class LlmSelector:
         if wanted.policy == situation.current.policy and not wanted.parameters:
             # Naming the active policy keeps its parameters and window.
             wanted = situation.current
-        return Proposal(
-            candidate=wanted, reason=answer.told or "no reason given", source=self.name, bypass=answer.bypass, confidence=answer.confidence
-        )
+        return Proposal(candidate=wanted, reason=answer.told or "no reason given", source=self.name, confidence=answer.confidence)
 
     def _failed(self, situation: Situation, why: str) -> Proposal:
         # The text contains the server's answer, and goes to logs and terminals.

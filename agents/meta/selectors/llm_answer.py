@@ -41,7 +41,6 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: Annotated[str, Meta(max_length=REASON_CHARS)]
     policy: str
     parameters: Annotated[list[Parameter], Meta(max_length=HINTS_MOST)]
-    bypass: bool
     confidence: Annotated[float, Meta(ge=0.0, le=1.0)]
 
     def candidate(self, allowed: Sequence[str]) -> Candidate:
@@ -74,19 +73,29 @@ def schema(allowed: Sequence[str]) -> dict[str, Any]:
         allowed: Policies that may be proposed, at least one.
     """
     parameters = sorted({parameter for name in allowed for parameter in POLICIES[name].default_parameters} | COMMON_PARAMETERS.keys())
-    parameter = _closed({"name": {"type": "string", "enum": parameters}, "value": {"type": "string", "pattern": NUMBER}})
+    parameter = closed({"name": {"type": "string", "enum": parameters}, "value": {"type": "string", "pattern": NUMBER}})
     most = HINTS_MOST if parameters else 0
     # Plain characters only: every engine's grammar supports the length bound, and no log or terminal interprets the characters.
     reason = {"type": "string", "pattern": "^[A-Za-z0-9 .,:;%()+/<>=_-]{1," + str(REASON_CHARS) + "}$"}
-    return _closed(
+    return closed(
         {
             "reason": reason,
             "policy": {"type": "string", "enum": list(allowed)},
             "parameters": {"type": "array", "items": parameter if parameters else {"type": "string"}, "maxItems": most},
-            "bypass": {"type": "boolean"},
             "confidence": {"type": "number", "enum": CONFIDENCES},
         }
     )
+
+
+def constrained_body(system: str, user: str, form: dict[str, Any], *, name: str, model: str, max_tokens: int) -> bytes:
+    """The body of a chat completion whose answer must follow the JSON schema `form`; an empty `model` is the server's own."""
+    asked: dict[str, Any] = {
+        "messages": [{"role": "system", "content": system}, {"role": "user", "content": user}],
+        "temperature": 0,
+        "max_tokens": max_tokens,
+        "response_format": {"type": "json_schema", "json_schema": {"name": name, "strict": True, "schema": form}},
+    }
+    return msgspec.json.encode(asked | ({"model": model} if model else {}))
 
 
 def read(text: str) -> Answer:
@@ -106,5 +115,6 @@ def plain(text: str) -> str:
     return "".join(char for char in " ".join(text.split()) if char.isprintable())
 
 
-def _closed(properties: dict[str, Any]) -> dict[str, Any]:
+def closed(properties: dict[str, Any]) -> dict[str, Any]:
+    """The schema of an object that has exactly these properties, as OpenAI's strict mode asks for."""
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}

@@ -1,11 +1,13 @@
 """Asks an OpenAI-compatible chat endpoint one question, with limits on time and size. It blocks, so it runs in a thread."""
 
 import asyncio
+from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 import msgspec
 
 from hmas.agents.meta.selectors.llm_answer import QUOTED, AnswerError
+from hmas.controller.config.schema import AgentsConfig
 from hmas.controller.core.errors import ConfigError
 from hmas.engines.client import EngineClient
 from hmas.engines.errors import EngineError
@@ -35,17 +37,18 @@ class ChatEndpoint:
         url: Address of the server; without a path, `/v1` is used.
         api_key: Sent as a bearer token; empty for none.
         timeout_s: Limit for a whole question: name lookup, connection, headers and the last byte of the answer.
+        setting: Where the address comes from, for the error.
 
     Raises:
         ConfigError: The address is not valid.
     """
 
-    def __init__(self, url: str, api_key: str = "", *, timeout_s: float = 20.0) -> None:
+    def __init__(self, url: str, api_key: str = "", *, timeout_s: float = 20.0, setting: str = "agents.meta_llm_url") -> None:
         try:
             parts = urlsplit(url)
             _ = parts.port
         except ValueError as error:
-            raise ConfigError(f"agents.meta_llm_url is {url!r}: {error}; allowed: http://HOST:PORT") from error
+            raise ConfigError(f"{setting} is {url!r}: {error}; allowed: http://HOST:PORT") from error
         self._base = f"{parts.scheme}://{parts.netloc}"
         self._path = f"{parts.path.rstrip('/') or '/v1'}/chat/completions"
         self._api_key = api_key
@@ -75,7 +78,7 @@ class ChatEndpoint:
         if not choices:
             raise AnswerError("a chat completion without a choice")
         if choices[0].finish_reason == "length":
-            raise AnswerError("the answer was cut off at agents.meta_llm_max_tokens")
+            raise AnswerError("the answer was cut off at its max_tokens (meta: agents.meta_llm_max_tokens)")
         content = choices[0].message.content
         if not content:
             raise AnswerError(f"a chat completion without a text: {(choices[0].message.refusal or '')[:QUOTED]!r}")
@@ -88,6 +91,20 @@ class ChatEndpoint:
             return await client.post(self._path, body, timeout_s=self._timeout_s, max_bytes=MAX_BYTES)
         finally:
             await client.close()
+
+
+def configured_endpoint(agents: AgentsConfig, env: Mapping[str, str], *, timeout_s: float | None = None) -> ChatEndpoint:
+    """The endpoint that the configuration names for meta; `timeout_s` in place of the configured one.
+
+    Raises:
+        ConfigError: It names none, or the address is not valid.
+    """
+    if not agents.meta_llm_url:
+        raise ConfigError(
+            "agents.meta_llm_url is empty; allowed: the address of an OpenAI-compatible server, such as http://127.0.0.1:8000"
+        )
+    key = env.get(agents.meta_llm_key_env, "") if agents.meta_llm_key_env else ""
+    return ChatEndpoint(agents.meta_llm_url, key, timeout_s=timeout_s or agents.meta_llm_timeout_s)
 
 
 def _shown(data: bytes) -> str:

@@ -15,8 +15,8 @@ from hmas.controller.scheduling.policies.registry import COMMON_PARAMETERS, POLI
 TASK = """You choose the queueing policy of a gateway in front of language model servers. A request is good when its first token (TTFT) and
 the pace of the others (TPOT) both keep their targets. Choose the policy under which most requests of the coming minutes will be good. A
 change has a cost and is judged by a simulation before it is made: propose one only where the figures speak for it, else name the policy in
-force. Parameters are optional; those left out keep their defaults. bypass means first come, first served without any bounds and is followed
-only while telemetry contradicts itself. confidence is from 0 to 1. The reason is one short sentence that names the figures it stands on."""
+force. Parameters are optional; those left out keep their defaults. confidence is from 0 to 1. The reason is one short sentence that names
+the figures it stands on."""
 
 MEANINGS = {
     "violation_rate": "share of requests that missed a target",
@@ -43,7 +43,6 @@ def question(situation: Situation, lately: Sequence[Reward]) -> str:
     """
     now = [f"- in force: {situation.current.label}, for {_span(situation.now_s - situation.since_s)}"]
     now += [f"- configured: {situation.start.label}"]
-    now += [f"- telemetry contradicts itself: {', '.join(situation.anomalies) or 'no'}"]
     parts = ["Policies that you may choose:", *(_policy(name) for name in situation.allowed), _common(), ""]
     parts += ["Now:", *now, "", f"The last {situation.view.window_s:.0f} s:", *_figures(situation.view)]
     if lately:
