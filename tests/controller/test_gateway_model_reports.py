@@ -75,7 +75,7 @@ def test_the_doctor_says_which_inputs_lie_outside():
 def test_figures_of_single_engines_are_shown_by_engine_and_target():
     registry = CollectorRegistry()
     reports = ModelReports(ManualClock(), registry)
-    figures = {"ttft_log_error/gpu-0": 0.2, "tpot_below_p90/gpu-1": 0.91, "ttft_made_up/gpu-0": 1.0, "length_log_error/gpu-0": 2.0}
+    figures = {"ttft_log_error/gpu-0": 0.2, "tpot_log_error/gpu-1": 0.91, "ttft_made_up/gpu-0": 1.0, "length_log_error/gpu-0": 2.0}
     reports.record(report(agent="prediction", figures=figures))
     text = generate_latest(registry).decode()
     whose = 'agent="prediction",engine="gpu-0",instance="0",role="active",target="ttft"'
