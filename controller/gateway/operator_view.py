@@ -73,6 +73,7 @@ class GatewayOperations:
             "on_defaults": gateway.on_defaults.recent(now_s),
             "models": gateway.model_reports.documents(),
             "bus": self._bus(),
+            "mqtt": None if gateway.mqtt is None else gateway.mqtt(),
             "config": self._config(),
             "overrides": self.overrides(),
             "counts": self._counts(),

@@ -35,6 +35,7 @@ def page(document: dict[str, Any]) -> str:
         f"fairness  {_fairness(document['fairness'])}",
         *(f"flood     {flood_words(tenant)}" for tenant in document["tenants"] if tenant["floods"]),
         f"bus       {_bus(document['bus'])}",
+        *([f"mqtt      {mqtt_words(document['mqtt'])}"] if document["mqtt"] else []),
         f"agents    {_agents(document['agents'])}",
         *([f"sent      {_on_defaults(document['on_defaults'])}"] if _has_late(document["on_defaults"]) else []),
         *(f"model     {model_line(report)}" for report in document["models"]),
@@ -177,6 +178,18 @@ def _bus(bus: dict[str, Any]) -> str:
     if bus["taken_by"]:
         extra.append(f"TAKEN by another gateway, {bus['taken_by']}: this one posts nothing")
     return ", ".join([state, *extra])
+
+
+def mqtt_words(mqtt: dict[str, Any]) -> str:
+    """Whether the MQTT broker is there, for how long it has been so, and what waits for it or was dropped."""
+    span = duration_words(mqtt["for_s"])
+    parts = [f"{mqtt['broker']} connected for {span}" if mqtt["connected"] else f"{mqtt['broker']} AWAY for {span}"]
+    if not mqtt["connected"]:
+        parts[0] += f": {mqtt['reason'] or 'no answer yet'}"
+        parts.append(f"{mqtt['waiting']} messages wait")
+    if mqtt["dropped"]:
+        parts.append(f"{mqtt['dropped']} messages were dropped since the gateway started: more than mqtt.queue_most waited")
+    return ", ".join(parts)
 
 
 def _agents(agents: dict[str, Any]) -> str:
