@@ -254,7 +254,14 @@ class Gateway:
             request_timeout_s=gateway.request_timeout_s,
             spawn=self._spawn,
         )
-        embeddings = PassThrough(fleet=self.fleet, auth=auth, bodies=bodies, observer=self.observer, timeout_s=gateway.request_timeout_s)
+        embeddings = PassThrough(
+            fleet=self.fleet,
+            auth=auth,
+            bodies=bodies,
+            observer=self.observer,
+            timeout_s=gateway.request_timeout_s,
+            head_timeout_s=gateway.engine_head_timeout_s,
+        )
         return PublicRoutes(
             complete=completions.serve,
             embed=embeddings.serve,

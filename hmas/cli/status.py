@@ -67,7 +67,7 @@ def model_line(report: dict[str, Any]) -> str:
     parts = [f"{whose}: {report['model']}" + (" in the shadow" if report.get("role") == "shadow" else "")]
     if report.get("fallback"):
         parts.append(f"STANDS IN: {report['fallback']}")
-    parts.append(f"{report.get('requests', 0)} answered")
+    parts.append(f"{report.get('requests', 0)} answered since it was loaded")
     for name, label in (
         ("unknown_share", "type unknown"),
         ("median_ape", "length off by"),
@@ -96,14 +96,14 @@ def _queue(queue: dict[str, Any]) -> str:
 def _counts(counts: dict[str, Any]) -> str:
     ended = ", ".join(f"{number} {kind}" for kind, number in counts["ended"].items() if number) or "none ended"
     broken = "" if counts["conserved"] else "; THE SUM DOES NOT ADD UP, please report it"
-    return f"{counts['arrived']} arrived, {counts['queued']} queued, {counts['running']} running, {ended}{broken}"
+    return f"{counts['arrived']} arrived since the gateway started, {counts['queued']} queued, {counts['running']} running, {ended}{broken}"
 
 
 def _goodput(goodput: dict[str, Any]) -> str:
     if goodput["goodput_rate"] is None:
         return f"nothing ended in the last {duration_words(goodput['window_s'])}"
     failed = goodput["ended"] - goodput["completed"]
-    share = f"{goodput['goodput_rate']:.0%} of the {goodput['ended']} that ended" + (
+    share = f"{goodput['goodput_rate']:.0%} of all {goodput['ended']} that ended" + (
         f", {failed} of which were not served" if failed else ""
     )
     parts = [f"{goodput['goodput_rps']:.2f}/s met both targets ({share}) in the last {duration_words(goodput['window_s'])}"]
