@@ -11,7 +11,7 @@ import msgspec
 SNAPSHOT_EVERY_S = 0.25
 """How often a gateway reads each engine's state, live and in simulation."""
 
-KnobName = Literal["n_run", "token_budget", "long_prefill_tokens"]
+KnobName = Literal["n_run", "token_budget"]
 
 
 class EngineCapabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,8 +59,6 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         max_num_batched_tokens: The engine's active limit of tokens per step; None if unknown.
         max_num_seqs_ceiling: Highest value that live control may set `max_num_seqs` to (the start-up value); None if unknown.
         max_num_batched_tokens_ceiling: The same for tokens per step.
-        long_prefill_tokens: Active threshold above which a prompt is computed in pieces, 0 for none; None if unknown.
-        long_prefill_tokens_start: The start-up value of that threshold.
         preemptions_total: Sequences preempted since start.
         prompt_tokens_total: Prompt tokens computed since start.
         generation_tokens_total: Output tokens produced since start.
@@ -78,8 +76,6 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     max_num_batched_tokens: int | None = None
     max_num_seqs_ceiling: int | None = None
     max_num_batched_tokens_ceiling: int | None = None
-    long_prefill_tokens: int | None = None
-    long_prefill_tokens_start: int | None = None
     preemptions_total: int = 0
     prompt_tokens_total: int = 0
     generation_tokens_total: int = 0
@@ -91,12 +87,10 @@ class Knobs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         n_run: Sequences that may run at once, 1 or more.
         token_budget: Tokens per engine step (prefill and decode together), 1 or more.
-        long_prefill_tokens: A prompt longer than this is computed in pieces, at most this many tokens per step; 0 for no limit.
     """
 
     n_run: int | None = None
     token_budget: int | None = None
-    long_prefill_tokens: int | None = None
 
 
 class KnobReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from hmas.engines.errors import EngineError
 from hmas.engines.openai import OpenAIEngine
 
 CONTROL_PATH = "/hmas/v1/control"
-KNOBS: tuple[KnobName, ...] = ("n_run", "token_budget", "long_prefill_tokens")
+KNOBS: tuple[KnobName, ...] = ("n_run", "token_budget")
 MAX_IDS = 1000
 """Request ids that a plugin accepts in one call."""
 

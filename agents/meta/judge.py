@@ -73,6 +73,8 @@ class Judge:
         gain = self._twin.gain(proposed, current)
         if gain is None:
             return Ruling(None, "the twin is silent: too few requests were replayed under both", outlooks)
+        if gain.error >= 1.0:
+            return Ruling(None, "the twin is silent: too few requests were replayed under both to tell a difference", outlooks)
         against = f"{proposed.label} {gain.good:.1%} good against {gain.other_good:.1%}, {points(gain)}"
         if gain.share < -TOLERANCE:
             return Ruling(False, f"the twin expects it to be worse: {against}", outlooks)

@@ -26,7 +26,7 @@ from hmas.controller.core.messages import LongView, MetaDecision, ShortView
 from hmas.controller.scheduling.policies.registry import BYPASS_POLICY, check_parameters
 
 AGREE = 2
-"""Evaluations in a row in which the same source must propose the same candidate."""
+"""Evaluations in a row in which the same candidate must be proposed; by the same source where the selector is not trusted."""
 SHORT_MAX = 256
 HOUR_S = 3_600.0
 ASKING_MOST_S = 60.0
@@ -197,8 +197,8 @@ class MetaModel:
         word = DecisionText(proposal.reason, proposal.source, proposal.evidence, proposal.confidence, proposal.candidates)
         if fault:
             return self._keep(word, wanted, fault, now_s)
-        # A fallback's proposal does not confirm an earlier one of the selector itself, nor the reverse.
-        again = self._agreed[:2] == (wanted, word.source)
+        # What stands in for an untrusted selector does not confirm an earlier proposal of it, nor the reverse.
+        again = self._agreed[0] == wanted and (self._selector.trusted or self._agreed[1] == word.source)
         self._agreed = (wanted, word.source, self._agreed[2] + 1 if again else 1)
         if wanted == self.current:
             return self._say(now_s, self.policy, word)

@@ -59,7 +59,7 @@ GIVEN_UP = 10
 class _Gone:
     """The trees' result for each piece, and the time it took."""
 
-    quantiles: list[Numbers]
+    log_ratios: list[Numbers]
     took_s: float
 
 
@@ -174,7 +174,7 @@ class PredictionAgent:
     def _answer(self, asked: Sequence[Asked], gone: _Gone, now_s: float) -> list[Message]:
         self.pace.took(sum(len(one.rows) for one in asked), 1e3 * gone.took_s)
         start_s = time.perf_counter()
-        costs = [cost for one, said in zip(asked, gone.quantiles, strict=True) for cost in self.model.answer(one, said, now_s)]
+        costs = [cost for one, said in zip(asked, gone.log_ratios, strict=True) for cost in self.model.answer(one, said, now_s)]
         self._took_s += gone.took_s + time.perf_counter() - start_s
         self._batches += 1
         return [*costs]
@@ -253,7 +253,7 @@ class PredictionAgent:
 
     def _told_refit(self, done: Refitted, now_s: float) -> list[Message]:
         figures = (
-            f"pinball loss {done.before:.4f} before and {done.after:.4f} after on the newest fifth of the telemetry, which it did not see"
+            f"mean log error {done.before:.4f} before and {done.after:.4f} after on the newest fifth of the telemetry, which it did not see"
         )
         if done.version:
             self._note(now_s, "model_refitted", self._have, done.version, f"{figures}; it reads along")
@@ -291,7 +291,6 @@ class PredictionAgent:
         for (instance, target), track in list(self.model.tracks().items())[: 2 * REPORTED_INSTANCES]:
             if track.watch.count:
                 figures[f"{target}_log_error/{instance}"] = round(track.watch.model_error, 4)
-                figures[f"{target}_below_p90/{instance}"] = round(track.band.coverage().get(0.9, 0.0), 4)
         drifted = self.model.drifted()
         fallback = self._fallback or (f"drift, analytic formula for {', '.join('/'.join(key) for key in drifted[:8])}" if drifted else "")
         memory = resident_bytes()
@@ -304,7 +303,6 @@ class PredictionAgent:
                 requests=self.model.answered,
                 scored=self.model.scored,
                 figures=figures,
-                coverage=dict(self.model.board.coverage()),
                 fallback=fallback,
                 rss_bytes=memory,
             )
@@ -369,7 +367,7 @@ def make_agent(config: Config) -> PredictionAgent:
 def _go_through(asked: Sequence[Asked]) -> _Gone:
     """Runs the trees, in any thread: it touches no state of the agent."""
     start_s = time.perf_counter()
-    return _Gone([one.quantiles() for one in asked], time.perf_counter() - start_s)
+    return _Gone([one.log_ratios() for one in asked], time.perf_counter() - start_s)
 
 
 def _opened(folder: Path) -> tuple[CatBoostRegressor | None, str]:

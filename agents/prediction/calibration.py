@@ -1,18 +1,15 @@
-"""Corrects and calibrates predictions with outcomes, scores them, and detects when a model's error has grown. Pure and bounded.
+"""Corrects predictions with outcomes, scores them, and detects when a model's error has grown. Pure and bounded.
 
-`Residual` moves the median of one instance and target. `Band` shifts its outer quantiles until the stated shares lie beyond them
-(`quantiles.tracked`). `DriftWatch` compares the live error with the error that the model had when it was accepted. `Scoreboard` holds the
-figures over all instances.
+`Residual` moves the median of one instance and target. `DriftWatch` compares the live error with the error that the model had when it was
+accepted. `Scoreboard` holds the figures over all instances.
 """
 
 import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median
 from typing import Literal
-
-from hmas.controller.core.statistics.quantiles import tracked
 
 RATE = 0.01
 """Weight of a new error once there are many: a factor follows a lasting change within a few hundred completions."""
@@ -22,12 +19,6 @@ STEP_LIMIT = math.log(1.35)
 """Largest distance from the present mean at which an error counts, so that storms and stragglers move it little (a Huber location)."""
 FACTOR_LIMIT = math.log(4.0)
 """Largest correction: a factor of four either way; a larger error needs another model, not another factor."""
-LOW, HIGH = 0.1, 0.9
-"""Levels of the outer quantiles; the middle one is the median."""
-BAND_RATE = 0.02
-"""Step of the outer quantiles, in logarithms."""
-WIDEST = math.log(8.0)
-"""Largest distance of an outer quantile from the median: a factor of eight."""
 ERROR_RATE = 0.02
 """Weight of a new error: the drift watch remembers about fifty completions."""
 LEAVE = 2.0
@@ -44,7 +35,6 @@ ERROR_LIMIT = 2.0
 """Largest error of one request that counts."""
 WINDOW = 2_000
 """Newest completions that a scoreboard's figures cover."""
-LEVELS = (LOW, 0.5, HIGH)
 
 Path = Literal["model", "formula"]
 
@@ -69,33 +59,6 @@ class Residual:
     def factor(self) -> float:
         """Factor to multiply a prediction with, 1/4 to 4."""
         return math.exp(self.mean)
-
-
-@dataclass(slots=True)
-class Band:
-    """Offsets of the outer quantiles of one instance and target, and how often they held."""
-
-    low: float = 0.0
-    high: float = 0.0
-    count: int = 0
-    at_or_below: dict[float, int] = field(default_factory=lambda: {LOW: 0, 0.5: 0, HIGH: 0})
-
-    def learn(self, error: float, spread: tuple[float, float]) -> None:
-        """Takes log(actual / predicted median) of a request; `spread` holds the predicted logarithms of low and high over the median."""
-        low, high = self.bounds(spread)
-        self.count += 1
-        for level, edge in ((LOW, low), (0.5, 0.0), (HIGH, high)):
-            self.at_or_below[level] += error <= edge
-        self.low = _clamped(tracked(self.low, LOW, BAND_RATE, error <= low))
-        self.high = _clamped(tracked(self.high, HIGH, BAND_RATE, error <= high))
-
-    def bounds(self, spread: tuple[float, float]) -> tuple[float, float]:
-        """Returns the logarithms of the outer quantiles over the median; each stays on its side of the median."""
-        return max(-WIDEST, min(0.0, spread[0] + self.low)), min(WIDEST, max(0.0, spread[1] + self.high))
-
-    def coverage(self) -> dict[float, float]:
-        """Returns the share of outcomes at or below each stated quantile; empty before the first."""
-        return {level: held / self.count for level, held in self.at_or_below.items()} if self.count else {}
 
 
 @dataclass(slots=True)
@@ -144,26 +107,15 @@ class DriftWatch:
 
 
 class Scoreboard:
-    """Errors and hits of the actual answers, over all instances."""
+    """Errors of the actual answers, over all instances."""
 
     def __init__(self) -> None:
         self._errors: dict[str, deque[float]] = {"ttft": deque(maxlen=WINDOW), "tpot": deque(maxlen=WINDOW)}
-        self._hits: deque[tuple[bool, bool, bool]] = deque(maxlen=WINDOW)
 
-    def add(self, target: str, ape: float, hits: tuple[bool, bool, bool]) -> None:
-        """Takes the absolute relative error, and whether the outcome was at or below each quantile of `LEVELS`."""
+    def add(self, target: str, ape: float) -> None:
+        """Takes the absolute relative error."""
         self._errors[target].append(ape)
-        self._hits.append(hits)
 
     def figures(self) -> Mapping[str, float]:
         """Returns the median absolute relative error by target: `ttft_ape`, `tpot_ape`; targets without a completion are left out."""
         return {f"{target}_ape": median(errors) for target, errors in self._errors.items() if errors}
-
-    def coverage(self) -> Mapping[str, float]:
-        """Returns the share of TTFTs and TPOTs at or below each stated quantile, by level; empty before the first."""
-        count = len(self._hits)
-        return {f"{level:g}": sum(hits[at] for hits in self._hits) / count for at, level in enumerate(LEVELS)} if count else {}
-
-
-def _clamped(offset: float) -> float:
-    return max(-WIDEST, min(WIDEST, offset))

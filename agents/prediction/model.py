@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hmas.agents.prediction.asking import TARGETS, Asked, Numbers, Regressor, total_quantiles
-from hmas.agents.prediction.calibration import Band, DriftWatch, Path, Residual, Scoreboard
+from hmas.agents.prediction.asking import TARGETS, Asked, Numbers, Regressor
+from hmas.agents.prediction.calibration import DriftWatch, Path, Residual, Scoreboard
 from hmas.agents.prediction.experience import Experience, Labelled
 from hmas.agents.prediction.features import UNKNOWN, Fleet, InstanceState, categories
 from hmas.agents.prediction.speed import SpeedFit
@@ -60,7 +60,6 @@ class Track:
     watch: DriftWatch
     model: Residual = field(default_factory=Residual)
     formula: Residual = field(default_factory=Residual)
-    band: Band = field(default_factory=Band)
 
     @property
     def shift(self) -> float:
@@ -73,9 +72,7 @@ class Track:
             return False, None
         errors = math.log(actual / said.model_ms) - self.model.mean, math.log(actual / said.formula_ms) - self.formula.mean
         error = errors[0] if self.watch.path == "model" else errors[1]
-        low, high = self.band.bounds(said.spread)
-        board.add(self.name, abs(math.expm1(-error)), (error <= low, error <= 0.0, error <= high))
-        self.band.learn(error, said.spread)
+        board.add(self.name, abs(math.expm1(-error)))
         self.model.learn(actual, said.model_ms)
         self.formula.learn(actual, said.formula_ms)
         return True, self.watch.learn(*errors)
@@ -83,11 +80,10 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A prediction of one target before live corrections: milliseconds, and logarithms of the outer quantiles over the median."""
+    """A prediction of one target before live corrections, in milliseconds."""
 
     formula_ms: float
     model_ms: float
-    spread: tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +94,7 @@ class _Answer:
     rows: NDArray[np.float32]
     names: tuple[tuple[bytes, ...], ...]
     formula: NDArray[np.float32]
-    log_quantiles: NDArray[np.float32]
+    log_ratios: NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +104,6 @@ class _Corrections:
     of: Sequence[str]
     shift: Numbers
     modelled: Numbers
-    low: Numbers
-    high: Numbers
 
 
 class _Instance:
@@ -234,7 +228,7 @@ class PredictionModel:
 
     def predict(self, batch: Sequence[RequestFeatures], now_s: float) -> list[RequestCost]:
         """Returns costs of each request on each candidate instance, with as few regressor calls as fit; [] without a fresh snapshot."""
-        return [cost for asked in self.ask(batch, now_s) for cost in self.answer(asked, asked.quantiles(), now_s)]
+        return [cost for asked in self.ask(batch, now_s) for cost in self.answer(asked, asked.log_ratios(), now_s)]
 
     def ask(self, batch: Sequence[RequestFeatures], now_s: float) -> list[Asked]:
         """Runs the first half of `predict`: returns the regressor's input, in as few pieces as fit; [] without a fresh snapshot."""
@@ -284,29 +278,27 @@ class PredictionModel:
         rows = fleet.rows(prompts, outputs, formula[..., 0])
         return Asked(batch, self._candidates, formula, rows, categories(batch, fleet), self._regressor)
 
-    def answer(self, asked: Asked, quantiles: Numbers, now_s: float) -> list[RequestCost]:
+    def answer(self, asked: Asked, log_ratios: Numbers, now_s: float) -> list[RequestCost]:
         """Runs the last half of `predict`: costs from the regressor's result and the live errors; they are kept for scoring.
 
         If another regressor has become active meanwhile, that one is evaluated: the previous one's result must not count against it.
         """
         if asked.regressor is not self._regressor:
             asked = replace(asked, regressor=self._regressor)
-            quantiles = asked.quantiles()
+            log_ratios = asked.log_ratios()
         batch, candidates, formula = asked.batch, asked.named, asked.formula
         count, each = formula.shape[:2]
         # Counted here and not in the regressor, because a refit and the shadow's comparison evaluate already counted requests again.
         if asked.regressor is not None and asked.regressor.ranges is not None:
             asked.regressor.ranges.count(asked.rows.reshape(count, each, -1))
-        middle, low, high = self._live(candidates, formula, quantiles)
-        tail = np.minimum(MOST_MS, middle * np.exp(high))
-        totals = total_quantiles(batch, middle, low, high)
+        middle = self._live(candidates, formula, log_ratios)
         rows, names = asked.rows.reshape(count, each, -1), asked.names.reshape(count, each, -1)
         costs = []
         for index, features in enumerate(batch):
             at: slice | NDArray[np.intp] = slice(None)
             named = candidates
             if each > NAMED:
-                at = np.argpartition(totals[index, :, 1], NAMED)[:NAMED]
+                at = np.argpartition(middle[index, :, 0] + middle[index, :, 1] * features.output_tokens, NAMED)[:NAMED]
                 named = [candidates[place] for place in at]
             self._await(
                 features.request_id,
@@ -315,36 +307,30 @@ class PredictionModel:
                     rows[index, at],
                     tuple(map(tuple, names[index, at])),
                     formula[index, at].astype(np.float32),
-                    quantiles[index, at].astype(np.float32),
+                    log_ratios[index, at].astype(np.float32),
                 ),
             )
-            costs.append(_cost(features, now_s, named=named, middle=middle[index, at], tail=tail[index, at], total=totals[index, at]))
+            costs.append(_cost(features, now_s, named=named, middle=middle[index, at]))
         self.answered += count
         return costs
 
-    def _live(self, candidates: Sequence[str], formula: Numbers, quantiles: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-        """Returns medians in milliseconds, and logarithms of the outer quantiles over them, after each instance's live corrections."""
+    def _live(self, candidates: Sequence[str], formula: Numbers, log_ratios: Numbers) -> Numbers:
+        """Returns the regressor's medians in milliseconds, after each instance's live corrections."""
         if self._corrections is None or self._corrections.of is not candidates:
             tracks = [track for name in candidates for track in self.instances[name].tracks.values()]
-            told = np.array([(track.shift, track.watch.path == "model", track.band.low, track.band.high) for track in tracks])
-            self._corrections = _Corrections(candidates, *np.moveaxis(told.reshape(*formula.shape[1:], 4), -1, 0))
+            told = np.array([(track.shift, track.watch.path == "model") for track in tracks])
+            self._corrections = _Corrections(candidates, *np.moveaxis(told.reshape(*formula.shape[1:], 2), -1, 0))
         told_of = self._corrections
-        median = quantiles[..., 1]
-        middle = np.clip(formula * np.exp(told_of.modelled * median + told_of.shift), LEAST_MS, MOST_MS)
-        return (
-            middle,
-            np.minimum(0.0, quantiles[..., 0] - median + told_of.low),
-            np.maximum(0.0, quantiles[..., 2] - median + told_of.high),
-        )
+        middle: Numbers = np.clip(formula * np.exp(told_of.modelled * log_ratios + told_of.shift), LEAST_MS, MOST_MS)
+        return middle
 
     def _score(self, completion: Completion, instance: _Instance, answer: _Answer, at: int) -> None:
         labels = [math.nan, math.nan]
         self._corrections = None
         for column, (target, actual) in enumerate((("ttft", completion.service_ttft_ms), ("tpot", completion.tpot_ms))):
             formula_ms = float(answer.formula[at, column])
-            low, middle, high = (float(value) for value in answer.log_quantiles[at, column])
             track = instance.tracks[target]
-            said = Said(formula_ms, formula_ms * math.exp(middle), (low - middle, high - middle))
+            said = Said(formula_ms, formula_ms * math.exp(float(answer.log_ratios[at, column])))
             counted, path = track.learn(actual, said, self.board)
             if counted:
                 labels[column] = math.log(actual / formula_ms)
@@ -365,14 +351,11 @@ class PredictionModel:
             self.open_pairs -= len(oldest.named)
 
 
-def _cost(features: RequestFeatures, now_s: float, *, named: Sequence[str], middle: Numbers, tail: Numbers, total: Numbers) -> RequestCost:
+def _cost(features: RequestFeatures, now_s: float, *, named: Sequence[str], middle: Numbers) -> RequestCost:
     return RequestCost(
         request_id=features.request_id,
         sent_s=now_s,
         ttft_ms=dict(zip(named, middle[:, 0].tolist(), strict=True)),
         tpot_ms=dict(zip(named, middle[:, 1].tolist(), strict=True)),
         output_tokens=features.output_tokens,
-        ttft_p90_ms=dict(zip(named, tail[:, 0].tolist(), strict=True)),
-        tpot_p90_ms=dict(zip(named, tail[:, 1].tolist(), strict=True)),
-        total_ms=dict(zip(named, map(tuple, total.tolist()), strict=True)),
     )

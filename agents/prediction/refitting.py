@@ -11,12 +11,12 @@ from hmas.agents.model_store.comparison import Comparison, Verdict
 from hmas.agents.model_store.store import ModelStore
 from hmas.agents.prediction.experience import Labelled, Table, as_table
 from hmas.agents.prediction.regressor import KIND, CatBoostRegressor
-from hmas.agents.prediction.training import REFIT_LEAST, pinball_each, refit
+from hmas.agents.prediction.training import REFIT_LEAST, errors_of, refit
 
 
 @dataclass(frozen=True, slots=True)
 class Refitted:
-    """The result of a refit: its version, and the pinball losses of old and new on the newest telemetry, which it did not see."""
+    """The result of a refit: its version, and the errors of old and new on the newest telemetry, which it did not see."""
 
     version: str
     before: float
@@ -41,10 +41,10 @@ class Shadow:
         """Compares both models on requests on which neither was trained, and returns the verdict."""
         if labelled:
             table = as_table(list(labelled))
-            new = pinball_each(self.regressor.log_quantiles(table.rows, table.names), table.labels)
+            new = errors_of(self.regressor.log_ratios(table.rows, table.names), table.labels)
             # Without an active model, the comparison is with the plain formula.
-            said = np.zeros((len(table), 2, 3)) if active is None else active.log_quantiles(table.rows, table.names)
-            for one, other in zip(pinball_each(said, table.labels), new, strict=True):
+            said = np.zeros((len(table), 2)) if active is None else active.log_ratios(table.rows, table.names)
+            for one, other in zip(errors_of(said, table.labels), new, strict=True):
                 self._comparison.add(float(one), float(other))
         return self._comparison.verdict()
 
@@ -55,14 +55,14 @@ def refit_into(store: ModelStore, regressor: CatBoostRegressor, learnt: Table) -
     Raises:
         ModelError: The store cannot be written.
     """
-    fresh, losses = refit(regressor, learnt)
-    if losses["new"] >= losses["old"]:
-        return Refitted("", losses["old"], losses["new"])
+    fresh, errors = refit(regressor, learnt)
+    if errors["new"] >= errors["old"]:
+        return Refitted("", errors["old"], errors["new"])
     with tempfile.TemporaryDirectory() as folder:
         fresh.save(Path(folder))
         version = store.add(KIND, Path(folder), fresh.card)
     store.set_shadow(KIND, version)
-    return Refitted(version, losses["old"], losses["new"])
+    return Refitted(version, errors["old"], errors["new"])
 
 
 def due(labelled: int, since: int, every: int) -> bool:

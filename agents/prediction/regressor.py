@@ -1,6 +1,6 @@
-"""The trained correction: a folder with a CatBoost model per target and quantile, the replay rows for refits, and its card.
+"""The trained correction: a folder with a CatBoost model per target, the replay rows for refits, and its card.
 
-There is one model per quantile because the library keeps monotone constraints only for models with one output.
+There is one model per target because the library keeps monotone constraints only for models with one output.
 """
 
 import io
@@ -13,16 +13,13 @@ from numpy.typing import NDArray
 
 from hmas.agents.model_store.card import CARD, ModelCard, verified
 from hmas.agents.model_store.ranges import RangeCounter, counter_of
-from hmas.agents.prediction.calibration import HIGH, LOW
 from hmas.agents.prediction.features import CATEGORIES, FEATURES, MOVING, RISING_TPOT, RISING_TTFT
 from hmas.agents.prediction.few_rows import FewRows
 from hmas.controller.core.errors import ModelError
 
 SHIPPED = Path(__file__).parent / "models" / "cost"
-FORMAT = "catboost-cost-2"
+FORMAT = "catboost-cost-3"
 KIND = "prediction"
-LEVELS = (LOW, 0.5, HIGH)
-"""Levels of the models' quantiles."""
 REPLAY = "replay.npz"
 FEW = 16
 """Up to this many rows the trees are evaluated without the library, which is then faster."""
@@ -33,14 +30,14 @@ RISING: Mapping[Target, tuple[str, ...]] = {"ttft": RISING_TTFT, "tpot": RISING_
 
 Rows = NDArray[np.float32]
 Names = NDArray[np.object_]
-Quantiles = NDArray[np.float64]
+Ratios = NDArray[np.float64]
 
 
 class CatBoostRegressor:
     """Implements `hmas.agents.prediction.asking.Regressor` on one thread.
 
     Args:
-        models: CatBoost models by target and level.
+        models: CatBoost models by target.
         card: Their card.
         replay: Rows and names on which a refit must keep the models' results.
 
@@ -51,7 +48,7 @@ class CatBoostRegressor:
         ValueError: The card's ranges do not match `FEATURES`.
     """
 
-    def __init__(self, models: Mapping[tuple[Target, float], Any], card: ModelCard, replay: tuple[Rows, Names] | None = None) -> None:
+    def __init__(self, models: Mapping[Target, Any], card: ModelCard, replay: tuple[Rows, Names] | None = None) -> None:
         # Imported here: this library alone is larger than the rest of the process.
         import catboost  # noqa: PLC0415
 
@@ -68,26 +65,20 @@ class CatBoostRegressor:
         """Mean absolute logarithmic error on held-out data, by target."""
         return {target: float(self.card.details.get("accepted", {}).get(target, 0.0)) for target in TARGETS}
 
-    def log_quantiles(self, rows: Rows, names: Names) -> Quantiles:
-        """Returns the quantiles; see `Regressor.log_quantiles`. Values outside the training ranges are clipped to them."""
+    def log_ratios(self, rows: Rows, names: Names) -> Ratios:
+        """Returns the medians; see `Regressor.log_ratios`. Values outside the training ranges are clipped to them."""
         if self.ranges is not None:
             rows = self.ranges.within(rows)
-        said = np.empty((len(rows), len(TARGETS), len(LEVELS)))
         few = self._few_rows() if len(rows) <= FEW else None
         if few is not None:
-            said = few.predict(rows, names).reshape(said.shape)
-            return np.maximum.accumulate(said, axis=2)
+            return few.predict(rows, names)
         pool = self._catboost.Pool(self._catboost.FeaturesData(num_feature_data=rows, cat_feature_data=names))
-        for index, target in enumerate(TARGETS):
-            for column, level in enumerate(LEVELS):
-                said[:, index, column] = self.models[target, level].predict(pool, thread_count=1)
-        # Separate trees may give a level below its neighbour; it is lifted to it, which keeps every level monotone in the same features.
-        return np.maximum.accumulate(said, axis=2)
+        return np.column_stack([self.models[target].predict(pool, thread_count=1) for target in TARGETS])
 
     def _few_rows(self) -> FewRows | None:
         if self._few is None and not self._only_library:
             try:
-                self._few = FewRows([self.models[target, level] for target in TARGETS for level in LEVELS], len(FEATURES), MOVING)
+                self._few = FewRows([self.models[target] for target in TARGETS], len(FEATURES), MOVING)
             except ModelError:
                 # The library alone evaluates a model of other trees: slower, with the same result.
                 self._only_library = True
@@ -96,8 +87,8 @@ class CatBoostRegressor:
     def save(self, folder: Path) -> None:
         """Writes everything but the card."""
         folder.mkdir(parents=True, exist_ok=True)
-        for (target, level), model in self.models.items():
-            model.save_model(str(folder / file_of(target, level)))
+        for target, model in self.models.items():
+            model.save_model(str(folder / file_of(target)))
         if self.replay is not None:
             rows, names = self.replay
             buffer = io.BytesIO()
@@ -116,7 +107,7 @@ def load_regressor(folder: Path = SHIPPED) -> CatBoostRegressor:
         raise ModelError(f"cost model {folder}: kind {card.kind!r}, format {card.format!r}; allowed: {KIND!r}, {FORMAT!r}")
     if tuple(card.details.get("features", ())) != FEATURES or tuple(card.details.get("categories", ())) != CATEGORIES:
         raise ModelError(f"cost model {folder} was trained on other features; train it again: hmas train prediction")
-    models = {(target, level): read_trees(folder / file_of(target, level)) for target in TARGETS for level in LEVELS}
+    models = {target: read_trees(folder / file_of(target)) for target in TARGETS}
     replay = _replay_of(folder / REPLAY)
     try:
         return CatBoostRegressor(models, card, replay)
@@ -124,9 +115,9 @@ def load_regressor(folder: Path = SHIPPED) -> CatBoostRegressor:
         raise ModelError(f"{folder / CARD}: {error}") from error
 
 
-def file_of(target: Target, level: float) -> str:
-    """Returns the name of a model's file, such as `ttft-90.cbm`."""
-    return f"{target}-{100 * level:.0f}.cbm"
+def file_of(target: Target) -> str:
+    """Returns the name of a model's file, such as `ttft.cbm`."""
+    return f"{target}.cbm"
 
 
 def read_trees(path: Path) -> Any:

@@ -72,24 +72,23 @@ def measured(messages: Iterable[Message], regressor: CatBoostRegressor | None) -
         regressor: The learnt correction; None leaves formula and residuals.
 
     Returns:
-        By `ttft_ms`, `tpot_ms` and `total_ms` (from dispatch): `n`, `median_error` (relative, of the medians) and `below_p90`, the share of
-        outcomes at or below the stated 90 % quantile. Quantities without an outcome are left out.
+        By `ttft_ms`, `tpot_ms` and `total_ms` (from dispatch, as policies compute it): `n` and `median_error` (relative, of the medians).
+        Quantities without an outcome are left out.
     """
-    pairs: dict[str, list[tuple[float, float, float]]] = {"ttft_ms": [], "tpot_ms": [], "total_ms": []}
+    pairs: dict[str, list[tuple[float, float]]] = {"ttft_ms": [], "tpot_ms": [], "total_ms": []}
     for cost, ended in _replayed(messages, PredictionModel(regressor)):
         name = ended.instance
-        total = cost.total_ms[name]
-        pairs["ttft_ms"].append((ended.service_ttft_ms, cost.ttft_ms[name], cost.ttft_p90_ms[name]))
-        pairs["tpot_ms"].append((ended.tpot_ms, cost.tpot_ms[name], cost.tpot_p90_ms[name]))
-        pairs["total_ms"].append((ended.total_ms - max(0.0, ended.queue_ms), total[1], total[2]))
+        total_ms = cost.ttft_ms[name] + cost.tpot_ms[name] * cost.output_tokens
+        pairs["ttft_ms"].append((ended.service_ttft_ms, cost.ttft_ms[name]))
+        pairs["tpot_ms"].append((ended.tpot_ms, cost.tpot_ms[name]))
+        pairs["total_ms"].append((ended.total_ms - max(0.0, ended.queue_ms), total_ms))
     found = {}
     for quantity, values in pairs.items():
         kept = [value for value in values if value[0] > 0.0]
         if kept:
             found[quantity] = {
                 "n": len(kept),
-                "median_error": median(abs(said - came) / came for came, said, _ in kept),
-                "below_p90": sum(came <= high for came, _, high in kept) / len(kept),
+                "median_error": median(abs(said - came) / came for came, said in kept),
             }
     return found
 

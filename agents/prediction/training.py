@@ -12,7 +12,7 @@ from hmas.agents.model_store.card import ModelCard
 from hmas.agents.model_store.ranges import RANGES, ranges_of
 from hmas.agents.prediction.experience import Table
 from hmas.agents.prediction.features import CATEGORIES, FEATURES
-from hmas.agents.prediction.regressor import FORMAT, KIND, LEVELS, RISING, TARGETS, CatBoostRegressor, Target
+from hmas.agents.prediction.regressor import FORMAT, KIND, RISING, TARGETS, CatBoostRegressor, Target
 
 SEED = 1
 LABEL_LIMIT = 1.5
@@ -55,7 +55,7 @@ def refit(regressor: CatBoostRegressor, learnt: Table, seed: int = SEED) -> tupl
         seed: Seed of the new trees.
 
     Returns:
-        The new model, and the pinball loss of old and new on the held-out part.
+        The new model, and the mean error of old and new on the held-out part (`errors_of`).
 
     Raises:
         ValueError: There are too few.
@@ -65,18 +65,16 @@ def refit(regressor: CatBoostRegressor, learnt: Table, seed: int = SEED) -> tupl
     held = max(50, int(REFIT_HELD_OUT * len(learnt)))
     seen, unseen = learnt.take(slice(0, len(learnt) - held)), learnt.take(slice(len(learnt) - held, len(learnt)))
     models = {}
-    remembered = None if regressor.replay is None else regressor.log_quantiles(*regressor.replay)
+    remembered = None if regressor.replay is None else regressor.log_ratios(*regressor.replay)
     for index, target in enumerate(TARGETS):
         kept = np.isfinite(seen.labels[:, index])
         part = seen.take(kept)
-        for column, level in enumerate(LEVELS):
-            rows, names, labels = part.rows, part.names, clipped(part.labels[:, index])
-            if remembered is not None and regressor.replay is not None:
-                rows = np.concatenate([rows, regressor.replay[0]])
-                names = np.concatenate([names, regressor.replay[1]])
-                labels = np.concatenate([labels, remembered[:, index, column]])
-            before = regressor.models[target, level]
-            models[target, level] = _continued(before, pool_of(rows, names, labels), target, level, seed=seed)
+        rows, names, labels = part.rows, part.names, clipped(part.labels[:, index])
+        if remembered is not None and regressor.replay is not None:
+            rows = np.concatenate([rows, regressor.replay[0]])
+            names = np.concatenate([names, regressor.replay[1]])
+            labels = np.concatenate([labels, remembered[:, index]])
+        models[target] = _continued(regressor.models[target], pool_of(rows, names, labels), target, seed=seed)
     card = regressor.card
     details = card.details | {"refits": int(card.details.get("refits", 0)) + 1, "telemetry": len(learnt)}
     if regressor.ranges is not None:
@@ -88,43 +86,37 @@ def refit(regressor: CatBoostRegressor, learnt: Table, seed: int = SEED) -> tupl
         ModelCard(kind=KIND, format=FORMAT, data_sha256=card.data_sha256 | data, licence=card.licence, details=details),
         regressor.replay,
     )
-    losses = {
-        name: pinball(one.log_quantiles(unseen.rows, unseen.names), unseen.labels) for name, one in (("old", regressor), ("new", fresh))
+    errors = {
+        name: float(np.nanmean(errors_of(one.log_ratios(unseen.rows, unseen.names), unseen.labels)))
+        for name, one in (("old", regressor), ("new", fresh))
     }
-    accepted = accepted_error(fresh.log_quantiles(unseen.rows, unseen.names), unseen.labels)
+    accepted = accepted_error(fresh.log_ratios(unseen.rows, unseen.names), unseen.labels)
     card = ModelCard(
         kind=KIND,
         format=FORMAT,
         data_sha256=fresh.card.data_sha256,
         licence=fresh.card.licence,
         command="refit from telemetry",
-        metrics={"held_out": len(unseen), "pinball_before": losses["old"], "pinball_after": losses["new"]},
+        metrics={"held_out": len(unseen), "error_before": errors["old"], "error_after": errors["new"]},
         details=fresh.card.details | {"accepted": accepted},
     )
-    return CatBoostRegressor(models, card, regressor.replay), losses
+    return CatBoostRegressor(models, card, regressor.replay), errors
 
 
-def pinball(said: NDArray[np.float64], labels: NDArray[np.float64]) -> float:
-    """Returns the mean pinball loss over targets and levels, the quality measure of quantiles."""
-    return float(np.nanmean(pinball_each(said, labels)))
-
-
-def pinball_each(said: NDArray[np.float64], labels: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns the mean pinball loss of each request over its available targets, and over levels."""
-    above = labels[:, :, None] - said
-    loss = np.maximum(np.array(LEVELS) * above, (np.array(LEVELS) - 1.0) * above)
+def errors_of(said: NDArray[np.float64], labels: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns the mean absolute logarithmic error of each request over its available targets."""
     present = np.isfinite(labels)
-    total = np.where(present[:, :, None], loss, 0.0).mean(axis=2).sum(axis=1)
+    total = np.where(present, np.abs(labels - said), 0.0).sum(axis=1)
     return np.asarray(total / np.maximum(1, present.sum(axis=1)), dtype=np.float64)
 
 
 def accepted_error(said: NDArray[np.float64], labels: NDArray[np.float64]) -> dict[str, float]:
     """Returns the mean absolute logarithmic error of the medians, by target; live errors are compared with it."""
-    errors = np.abs(labels - said[:, :, LEVELS.index(0.5)])
+    errors = np.abs(labels - said)
     return {target: round(float(np.nanmean(errors[:, index])), 4) for index, target in enumerate(TARGETS)}
 
 
-def _continued(before: Any, pool: Any, target: Target, level: float, *, seed: int) -> Any:
+def _continued(before: Any, pool: Any, target: Target, *, seed: int) -> Any:
     import catboost  # noqa: PLC0415
 
     model = catboost.CatBoost(
@@ -135,7 +127,7 @@ def _continued(before: Any, pool: Any, target: Target, level: float, *, seed: in
             "iterations": REFIT_ITERATIONS,
             "learning_rate": REFIT_RATE,
             "model_shrink_rate": 0,
-            **quantile_loss(target, level),
+            **median_loss(target),
             "random_seed": seed,
         }
     )
@@ -143,9 +135,9 @@ def _continued(before: Any, pool: Any, target: Target, level: float, *, seed: in
     return model
 
 
-def quantile_loss(target: Target, level: float) -> dict[str, Any]:
-    """Returns the loss of a quantile, and the features in which the target is monotone."""
-    return {"loss_function": f"Quantile:alpha={level:g}", "monotone_constraints": {FEATURES.index(name): 1 for name in RISING[target]}}
+def median_loss(target: Target) -> dict[str, Any]:
+    """Returns the loss of which the median is the best answer, and the features in which the target is monotone."""
+    return {"loss_function": "Quantile:alpha=0.5", "monotone_constraints": {FEATURES.index(name): 1 for name in RISING[target]}}
 
 
 def pool_of(rows: NDArray[np.float32], names: NDArray[np.object_], labels: NDArray[np.float64]) -> Any:

@@ -53,6 +53,7 @@ def build_long_view(
     arrival_rps = arrived / arrivals_span_s
     peak_rps = float(tallies.long.columns(col.PEAK, col.PEAK).max()) / 1000.0
     senders = tallies.tenants()
+    fair, tenants = fairness(senders.held(), weights)
     return LongView(
         sent_s=now_s,
         window_s=span_s,
@@ -78,7 +79,8 @@ def build_long_view(
         goodput_rate=1.0 - missed.missed if settled.judged else 0.0,
         mismatch=sum(mismatches) / len(mismatches) if mismatches else 0.0,
         mismatch_p95=percentile(sorted(mismatches), 95),
-        fairness=fairness(senders.held(), weights),
+        fairness=fair,
+        fairness_tenants=tenants,
         by_task=_mix({task: int(row[col.TASK + number]) for number, task in enumerate(col.TASKS)}, int(row[col.ENDED])),
         by_tenant=_mix({name: share.count for name, share in senders.held().items()}, senders.total),
         forced=snapshot.forced,

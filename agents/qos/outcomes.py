@@ -114,11 +114,11 @@ def shares(tally: Tally) -> Shares:
     )
 
 
-def fairness(parts: Mapping[str, Share], weights: Mapping[str, float]) -> float:
-    """Jain index over tenants of served tokens relative to the weighted max-min fair share of all served tokens.
+def fairness(parts: Mapping[str, Share], weights: Mapping[str, float]) -> tuple[float, int]:
+    """Jain index over tenants of served tokens relative to the weighted max-min fair share of all served tokens, and how many they are.
 
     Measuring against the fair share instead of zero keeps a tenant with little demand from looking starved: if all tenants get what they
-    ask for, or all are cut back alike, the index is 1.
+    ask for, or all are cut back alike, the index is 1. With fewer than two tenants it is 1 and says nothing.
 
     Args:
         parts: Tokens asked for and served, by tenant.
@@ -126,7 +126,8 @@ def fairness(parts: Mapping[str, Share], weights: Mapping[str, float]) -> float:
     """
     asked = {tenant: float(part.asked) for tenant, part in parts.items()}
     fair = _max_min(asked, {tenant: weights.get(tenant, 1.0) for tenant in asked}, sum(part.served for part in parts.values()))
-    return jain(parts[tenant].served / share for tenant, share in fair.items() if share > 0)
+    rates = [parts[tenant].served / share for tenant, share in fair.items() if share > 0]
+    return jain(rates), len(rates)
 
 
 def _max_min(asked: Mapping[str, float], weights: Mapping[str, float], total: float) -> dict[str, float]:

@@ -82,14 +82,12 @@ class AdminClient:
         *,
         n_run: int | None = None,
         token_budget: int | None = None,
-        long_prefill_tokens: int | None = None,
         for_s: float | None = None,
         author: str = "",
         reason: str = "",
     ) -> dict[str, Any]:
         """Forces knobs of one instance, or of all (`*`)."""
-        knobs = {"n_run": n_run, "token_budget": token_budget, "long_prefill_tokens": long_prefill_tokens}
-        body = _forced(for_s, author, reason, instance=instance, **knobs)
+        body = _forced(for_s, author, reason, instance=instance, n_run=n_run, token_budget=token_budget)
         return self._call("POST", "/admin/knobs", body)
 
     def release_knobs(self, instance: str = "*") -> dict[str, Any]:

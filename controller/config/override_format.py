@@ -60,9 +60,6 @@ class KnobsPart(_Part, frozen=True):
 
     n_run: Annotated[int, doc("requests in flight", ge=1, le=4096)] | UnsetType = UNSET
     token_budget: Annotated[int, doc("tokens per engine step", ge=1, le=1_048_576)] | UnsetType = UNSET
-    long_prefill_tokens: (
-        Annotated[int, doc("longer prompts are computed in pieces of this many tokens; 0 for none", ge=0, le=1_048_576)] | UnsetType
-    ) = UNSET
 
 
 class TenantPart(_Part, frozen=True):
@@ -207,7 +204,7 @@ def _meaning(document: Mapping[str, Any], now_s: float, *, allow_expired: bool) 
             yield Problem(("policy", "parameters"), str(error))
     for instance, part in document.get("knobs", {}).items():
         if not part:
-            yield Problem(("knobs", instance), "sets no knob; give n_run, token_budget or long_prefill_tokens")
+            yield Problem(("knobs", instance), "sets no knob; give n_run or token_budget")
     for tenant, part in document.get("tenants", {}).items():
         if not part:
             yield Problem(("tenants", tenant), "sets nothing; give weight, " + ", ".join(LIMITS[:-1]) + f" or {LIMITS[-1]}")

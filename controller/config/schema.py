@@ -61,8 +61,9 @@ class GatewayConfig(Section, frozen=True):
     engine_head_timeout_s: Annotated[
         Seconds,
         doc(
-            "how long an engine may take to begin its answer to a streamed request, and 2 ms more for each prompt token; "
-            "the request is then tried on another engine. An answer that is not streamed has no beginning before its end and no such limit"
+            "how long an engine may take to begin its answer to a streamed request or to embeddings, scores and counts of tokens, and 2 ms "
+            "more for each prompt token; the request is then tried on another engine. A completion that is not streamed has no beginning "
+            "before its end and no such limit"
         ),
     ] = 120.0
     engine_stall_s: Annotated[

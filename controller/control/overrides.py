@@ -123,7 +123,7 @@ def effective(overrides: Iterable[Override], now_s: float) -> OverrideNotice:
 def knobs_for(notice: OverrideNotice, instance: str) -> Knobs:
     """The forced knobs of one instance: its own, and those for `*` for knobs without a value of its own."""
     held = {**notice.knobs.get("*", {}), **notice.knobs.get(instance, {})}
-    return Knobs(n_run=held.get("n_run"), token_budget=held.get("token_budget"), long_prefill_tokens=held.get("long_prefill_tokens"))
+    return Knobs(n_run=held.get("n_run"), token_budget=held.get("token_budget"))
 
 
 def cli_id(kind: Literal["policy", "knobs", "drain"], subject: str = "") -> str:

@@ -26,7 +26,7 @@ BUDGET_LEAST = 0.125
 """Share of an engine's own token budget below which no agent may set it."""
 GUARD_LEAST = 0.2
 """Smallest factor on the TPOT guard that an agent may set; if meta sets the share, the smallest fraction of the configured one."""
-KNOBS = ("n_run", "token_budget", "long_prefill_tokens", "guard")
+KNOBS = ("n_run", "token_budget", "guard")
 AGENTS_KNOBS = {"n_run": "knobs", "token_budget": "budget"}
 """The knobs that operators and agents may both set, and the name of an override of each."""
 
@@ -93,7 +93,6 @@ class InstanceDirective:
     controls: Controls
     n_run: Setting
     token_budget: Setting
-    long_prefill_tokens: Setting
     guard: Setting
 
 
@@ -319,20 +318,14 @@ def _instance(
         n_run, run_origin = forced.n_run, ("operator", _operator_reason(override), "")
     if forced.token_budget is not None:
         budget, budget_origin = forced.token_budget, ("operator", _operator_reason(override), "")
-    # No agent sets this knob: it has the engine's own value until an operator forces one.
-    prefill = forced.long_prefill_tokens
-    prefill_origin: tuple[Source, str, str] = ("configured", "", "")
-    if prefill is not None:
-        prefill_origin = ("operator", _operator_reason(override), "")
     n_run = min(max(1, n_run), ceiling.n_run)
     advised = run_origin[0] in ("statera", "meta")
     if ceiling.token_budget:
         budget = min(budget, ceiling.token_budget)
     return InstanceDirective(
-        controls=Controls(n_run=n_run, token_budget=budget or None, long_prefill_tokens=prefill, guard=guard, advised=advised),
+        controls=Controls(n_run=n_run, token_budget=budget or None, guard=guard, advised=advised),
         n_run=Setting(str(n_run), *run_origin),
         token_budget=Setting(str(budget) if budget and budget != ceiling.token_budget else ENGINES_OWN, *budget_origin),
-        long_prefill_tokens=Setting(ENGINES_OWN if prefill is None else str(prefill), *prefill_origin),
         guard=Setting(f"{guard:g}", *guard_origin),
     )
 

@@ -151,13 +151,11 @@ class Controls(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         n_run: Sequences that may be in flight on the instance, 1 or more; a request with one answer is one sequence.
         token_budget: Tokens per engine step, None for the engine's own value.
-        long_prefill_tokens: Longer prompts are prefilled in pieces of this many tokens, 0 for none; None for the engine's own value.
         guard: Factor on the share that the TPOT guard allows a prompt on this instance, above 0 to 1.
         advised: Whether an agent has set `n_run`: then an engine with spare capacity may be given more requests.
     """
 
     n_run: int
     token_budget: int | None = None
-    long_prefill_tokens: int | None = None
     guard: float = 1.0
     advised: bool = False

@@ -62,6 +62,7 @@ class Gateway:
         liveness, on_defaults: When each agent last answered, and the dispatches that it answered too late for.
         bus_up: Whether the bus is connected, as of the last cycle; None before the first.
         bus_holder: Another gateway that has got the bus; this one then posts nothing. Empty otherwise.
+        mqtt: Reports on the connection with the MQTT broker; None without one.
         draining: Whether it takes no new requests any more.
     """
 
@@ -98,6 +99,7 @@ class Gateway:
         self._tasks: list[asyncio.Task[None]] = []
         self.bus_up: bool | None = None
         self.bus_holder = ""
+        self.mqtt: Callable[[], dict[str, Any]] | None = None
         self._bus_losses = 0
         self._exporters = tuple(exporters)
         self.scheduler = make_scheduler(config) if scheduler is None else scheduler
@@ -252,7 +254,14 @@ class Gateway:
             request_timeout_s=gateway.request_timeout_s,
             spawn=self._spawn,
         )
-        embeddings = PassThrough(fleet=self.fleet, auth=auth, bodies=bodies, observer=self.observer, timeout_s=gateway.request_timeout_s)
+        embeddings = PassThrough(
+            fleet=self.fleet,
+            auth=auth,
+            bodies=bodies,
+            observer=self.observer,
+            timeout_s=gateway.request_timeout_s,
+            head_timeout_s=gateway.engine_head_timeout_s,
+        )
         return PublicRoutes(
             complete=completions.serve,
             embed=embeddings.serve,

@@ -2,6 +2,7 @@
 
 import importlib.util
 from collections.abc import Mapping
+from typing import Any
 
 import orjson
 
@@ -36,7 +37,7 @@ class GatewayMqtt:
         from hmas.controller.observability.exporters.mqtt_link import MqttLink  # noqa: PLC0415
 
         self._mqtt = mqtt
-        outbox = Outbox(mqtt.queue_most)
+        self._outbox = outbox = Outbox(mqtt.queue_most)
         self.exporter = MqttExporter(outbox, prefix=mqtt.prefix, period_s=mqtt.period_s)
         birth, will = ({"state": state, "hmas_version": package_version()} for state in ("online", "offline"))
         self._link = MqttLink(mqtt, outbox, birth=document(birth), will=document(will), env=env)
@@ -47,6 +48,7 @@ class GatewayMqtt:
         mqtt, link, note = self._mqtt, self._link, gateway.observer.note
         counted = self.exporter.count(gateway.metrics.registry, lambda: link.connected)
         self.exporter.goodput = gateway.completions.classes
+        gateway.mqtt = self.report
         place = f"{mqtt.host}:{mqtt.port}"
 
         def changed(reason: str) -> None:
@@ -74,6 +76,18 @@ class GatewayMqtt:
 
             link.on_command = answer
         link.start()
+
+    def report(self) -> dict[str, Any]:
+        """The connection, for operators: the broker, for how long it has been there or away, and what waits or was dropped meanwhile."""
+        link = self._link
+        return {
+            "broker": f"{self._mqtt.host}:{self._mqtt.port}",
+            "connected": link.connected,
+            "for_s": link.for_s(),
+            "reason": link.reason,
+            "waiting": len(self._outbox),
+            "dropped": self._outbox.dropped_total,
+        }
 
 
 def require_library() -> None:

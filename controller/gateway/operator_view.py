@@ -73,6 +73,7 @@ class GatewayOperations:
             "on_defaults": gateway.on_defaults.recent(now_s),
             "models": gateway.model_reports.documents(),
             "bus": self._bus(),
+            "mqtt": None if gateway.mqtt is None else gateway.mqtt(),
             "config": self._config(),
             "overrides": self.overrides(),
             "counts": self._counts(),
@@ -219,9 +220,6 @@ class GatewayOperations:
             "ceiling": {"n_run": instance.ceiling.n_run, "token_budget": instance.ceiling.token_budget or None},
             "n_run": self._knob(instance, "n_run", directive.controls.n_run, directive.n_run),
             "token_budget": self._knob(instance, "token_budget", directive.controls.token_budget, directive.token_budget),
-            "long_prefill_tokens": self._knob(
-                instance, "long_prefill_tokens", directive.controls.long_prefill_tokens, directive.long_prefill_tokens
-            ),
             "guard": self._knob(instance, "guard", directive.controls.guard, directive.guard, guard_enabled=view.guard_enabled),
             "first_token_overhead_ms": view.first_token_overhead_ms,
             "kv_usage": snapshot.kv_usage if snapshot is not None else None,

@@ -43,10 +43,6 @@ FIGURES: Mapping[str, tuple[str, str, float]] = MappingProxyType(
 ENGINE_FIGURES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "log_error": ("hmas_agent_prediction_log_error", "Mean absolute log of actual over predicted, by engine and target."),
-        "below_p90": (
-            "hmas_agent_prediction_below_p90_ratio",
-            "Share of outcomes at or below the stated 90 % quantile, by engine and target.",
-        ),
     }
 )
 """The same for figures of one engine, named `TARGET_NAME/ENGINE` with `ttft` or `tpot` as target."""

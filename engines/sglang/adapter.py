@@ -21,7 +21,6 @@ CAP = "pp_max_micro_batch_size"
 
 NOT_STOCK: Mapping[str, str] = {
     "token_budget": "stock SGLang sets its chunked prefill size at its start only; hmas-engine-plugin makes it live",
-    "long_prefill_tokens": "SGLang bounds a prefill step as a whole (token_budget), not each prompt's part of it",
 }
 MAX_PRIORITY = 2**31 - 1
 SETTINGS_EVERY_S = 10.0

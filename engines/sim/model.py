@@ -244,8 +244,6 @@ class EngineModel:
                 applied[name] = value
             else:
                 refused[name] = f"{value}: allowed 1 to {ceiling}, the value at start"
-        if knobs.long_prefill_tokens is not None:
-            refused["long_prefill_tokens"] = "the embedded engine computes every prompt within its token budget alone"
         if applied:
             self._cut()
             self.batch.n_run = applied.get("n_run", self.batch.n_run)

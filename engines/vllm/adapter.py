@@ -82,8 +82,6 @@ class VllmEngine(PluginEngine):
             max_num_batched_tokens=self._value("token_budget", "max_num_batched_tokens"),
             max_num_seqs_ceiling=knob.max if (knob := self._knob("n_run")) else None,
             max_num_batched_tokens_ceiling=knob.max if (knob := self._knob("token_budget")) else None,
-            long_prefill_tokens=self._value("long_prefill_tokens", "long_prefill_token_threshold"),
-            long_prefill_tokens_start=knob.start if (knob := self._knob("long_prefill_tokens")) else None,
             preemptions_total=int(sum(_values(series[PREEMPTIONS]))),
             prompt_tokens_total=int(sum(_values(series[PROMPT_TOKENS]))),
             generation_tokens_total=int(sum(_values(series[GENERATION_TOKENS]))),

@@ -22,8 +22,8 @@ def decisions(ctx: click.Context, /, client: AdminClient, *, limit: int, changes
     """Print meta's newest decisions, oldest first.
 
     Every evaluation is a decision, even if it changes nothing. `expected` and `good` are shares of requests that meet both targets: as
-    predicted by the twin, and as measured after the decision. `regret` is how much larger the share would have been under the best
-    candidate, by replay.
+    predicted by the twin, and as measured after the decision, of the requests that `hmas views` calls settled. `regret` is how much larger
+    the share would have been under the best candidate, by replay.
     """
     if ctx.invoked_subcommand is not None:
         _refuse_options_before(ctx)
@@ -40,11 +40,15 @@ def explain(client: AdminClient, *, decision_id: str, as_json: bool) -> None:
     show(client.decision(decision_id), page, as_json=as_json)
 
 
+SHARES = "good: share of the requests settled in the decision's span (ended, or past their TTFT target in the queue) that met both targets"
+
+
 def listing(found: list[dict[str, Any]], *, changes: bool) -> str:
     """The decisions as a table, each with its whole reason."""
     if not found:
         return f"meta has not {'changed' if changes else 'decided'} anything yet"
-    return table(("when", "id", "in force", "set by", "expected", "good", "regret", "reason"), [_row(one) for one in found])
+    rows = table(("when", "id", "in force", "set by", "expected", "good", "regret", "reason"), [_row(one) for one in found])
+    return f"{rows}\n\n{SHARES}"
 
 
 def _refuse_options_before(ctx: click.Context) -> None:
@@ -83,7 +87,7 @@ def _outcome(document: dict[str, Any]) -> str:
     expected = f", expected {_share(outcome['expected'])}" if outcome["expected"] >= 0 else ""
     if not outcome["requests"]:
         return f"outcome: no request ended in its window{expected}"
-    text = f"outcome: {_share(outcome['good'])} of {outcome['requests']} requests good{expected}"
+    text = f"outcome: {_share(outcome['good'])} of those settled good ({outcome['requests']} ended){expected}"
     if outcome["regret"] is None:
         return text
     best = f"{outcome['best']} would have had {_share(outcome['best_good'])}, what was chosen {_share(outcome['chosen_good'])}"

@@ -17,7 +17,7 @@ from hmas.agents.perception.readers import READER_PLUGINS
 from hmas.agents.statera.agent import LAW_PLUGINS
 from hmas.cli.admin import admin_url_option, config_option, connect, read_config
 from hmas.cli.output import EXIT_FAILED, example, json_option, say, say_json, table
-from hmas.cli.status import each_agent, flood_words, freshness
+from hmas.cli.status import each_agent, flood_words, freshness, mqtt_words
 from hmas.controller.bus.embedded import LEAST_VERSION, find_server
 from hmas.controller.config.derived import bus_dir, overrides_dir, state_dir
 from hmas.controller.config.loader import advice
@@ -40,6 +40,7 @@ OUTSIDE_SHARE = 0.05
 """Share of requests with an input outside of a model's training data above which there is a warning."""
 ASIDE = "the gateway serves by its own defaults until the answers are better; where they stay worse, leave the agent out by agents.only"
 LATE = "it hangs or is gone: `hmas up` and systemd restart it within seconds; else see its log. The gateway uses its fallback meanwhile"
+MQTT_AWAY = "serving goes on, and it tries again at least every 30 s; `hmas mqtt check` says what the broker refuses"
 ENGINE_DOWN = "start it, or correct its address; the other engines serve meanwhile"
 
 
@@ -219,6 +220,9 @@ def check_gateway(config: Config, status: dict[str, Any] | None, trouble: str) -
         yield Check("clock", "OK", f"the gateway's clock agrees within {MAX_SKEW_S:g} s")
     if not status["bus"]["connected"]:
         yield Check("gateway's bus", "FAIL", status["bus"]["detail"], "serving goes on with fallbacks; bring the bus back")
+    if status["mqtt"]:
+        there = status["mqtt"]["connected"]
+        yield Check("mqtt", "OK" if there else "WARN", mqtt_words(status["mqtt"]), "" if there else MQTT_AWAY)
     yield from check_load(status)
     own = {engine.name for engine in config.engines}
     yield from (_known_engine(item) for item in status["instances"] if item["name"] not in own)

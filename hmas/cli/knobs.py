@@ -1,4 +1,4 @@
-"""`hmas knobs`: concurrency, token budget, prefill pieces and the strictness of the TPOT guard, per instance."""
+"""`hmas knobs`: concurrency, token budget and the strictness of the TPOT guard, per instance."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from hmas.controller.admin.client import AdminClient
 
 @click.group()
 def knobs() -> None:
-    """Show, set and release concurrency, token budget and prefill pieces."""
+    """Show, set and release concurrency and token budget."""
 
 
 @knobs.command("show", epilog=example("hmas knobs show"))
@@ -27,11 +27,6 @@ def show(client: AdminClient, *, as_json: bool) -> None:
 @click.argument("instance")
 @click.option("--n-run", type=click.IntRange(1, 4096), help="Requests in flight.")
 @click.option("--token-budget", type=click.IntRange(1, 1_048_576), help="Tokens per engine step.")
-@click.option(
-    "--long-prefill-tokens",
-    type=click.IntRange(0, 1_048_576),
-    help="Longer prompts are computed in pieces of this many tokens; 0 for none.",
-)
 @holds
 @json_option
 @takes_client
@@ -41,14 +36,13 @@ def set_knobs(
     instance: str,
     n_run: int | None,
     token_budget: int | None,
-    long_prefill_tokens: int | None,
     hold: dict[str, Any],
     as_json: bool,
 ) -> None:
     """Force knobs of INSTANCE, which the agents then cannot change; '*' for all instances that have no forced knobs of their own."""
-    if n_run is None and token_budget is None and long_prefill_tokens is None:
-        raise click.UsageError("give --n-run, --token-budget or --long-prefill-tokens")
-    document = client.force_knobs(instance, n_run=n_run, token_budget=token_budget, long_prefill_tokens=long_prefill_tokens, **hold)
+    if n_run is None and token_budget is None:
+        raise click.UsageError("give --n-run or --token-budget")
+    document = client.force_knobs(instance, n_run=n_run, token_budget=token_budget, **hold)
     if as_json:
         say_json(document)
         return
@@ -69,7 +63,7 @@ def release(client: AdminClient, ctx: click.Context, *, instance: str, as_json: 
 def _knob_table(document: dict[str, Any]) -> str:
     rows = []
     for item in document["instances"]:
-        for name in ("n_run", "token_budget", "long_prefill_tokens", "guard"):
+        for name in ("n_run", "token_budget", "guard"):
             if (knob := item.get(name)) is None:
                 continue
             rows.append((item["name"], name, knob["value"], item["ceiling"].get(name), knob["source"], knob["acts"], knob["reason"]))

@@ -35,6 +35,7 @@ def page(document: dict[str, Any]) -> str:
         f"fairness  {_fairness(document['fairness'])}",
         *(f"flood     {flood_words(tenant)}" for tenant in document["tenants"] if tenant["floods"]),
         f"bus       {_bus(document['bus'])}",
+        *([f"mqtt      {mqtt_words(document['mqtt'])}"] if document["mqtt"] else []),
         f"agents    {_agents(document['agents'])}",
         *([f"sent      {_on_defaults(document['on_defaults'])}"] if _has_late(document["on_defaults"]) else []),
         *(f"model     {model_line(report)}" for report in document["models"]),
@@ -66,7 +67,7 @@ def model_line(report: dict[str, Any]) -> str:
     parts = [f"{whose}: {report['model']}" + (" in the shadow" if report.get("role") == "shadow" else "")]
     if report.get("fallback"):
         parts.append(f"STANDS IN: {report['fallback']}")
-    parts.append(f"{report.get('requests', 0)} answered")
+    parts.append(f"{report.get('requests', 0)} answered since it was loaded")
     for name, label in (
         ("unknown_share", "type unknown"),
         ("median_ape", "length off by"),
@@ -95,14 +96,14 @@ def _queue(queue: dict[str, Any]) -> str:
 def _counts(counts: dict[str, Any]) -> str:
     ended = ", ".join(f"{number} {kind}" for kind, number in counts["ended"].items() if number) or "none ended"
     broken = "" if counts["conserved"] else "; THE SUM DOES NOT ADD UP, please report it"
-    return f"{counts['arrived']} arrived, {counts['queued']} queued, {counts['running']} running, {ended}{broken}"
+    return f"{counts['arrived']} arrived since the gateway started, {counts['queued']} queued, {counts['running']} running, {ended}{broken}"
 
 
 def _goodput(goodput: dict[str, Any]) -> str:
     if goodput["goodput_rate"] is None:
         return f"nothing ended in the last {duration_words(goodput['window_s'])}"
     failed = goodput["ended"] - goodput["completed"]
-    share = f"{goodput['goodput_rate']:.0%} of the {goodput['ended']} that ended" + (
+    share = f"{goodput['goodput_rate']:.0%} of all {goodput['ended']} that ended" + (
         f", {failed} of which were not served" if failed else ""
     )
     parts = [f"{goodput['goodput_rps']:.2f}/s met both targets ({share}) in the last {duration_words(goodput['window_s'])}"]
@@ -177,6 +178,18 @@ def _bus(bus: dict[str, Any]) -> str:
     if bus["taken_by"]:
         extra.append(f"TAKEN by another gateway, {bus['taken_by']}: this one posts nothing")
     return ", ".join([state, *extra])
+
+
+def mqtt_words(mqtt: dict[str, Any]) -> str:
+    """Whether the MQTT broker is there, for how long it has been so, and what waits for it or was dropped."""
+    span = duration_words(mqtt["for_s"])
+    parts = [f"{mqtt['broker']} connected for {span}" if mqtt["connected"] else f"{mqtt['broker']} AWAY for {span}"]
+    if not mqtt["connected"]:
+        parts[0] += f": {mqtt['reason'] or 'no answer yet'}"
+        parts.append(f"{mqtt['waiting']} messages wait")
+    if mqtt["dropped"]:
+        parts.append(f"{mqtt['dropped']} messages were dropped since the gateway started: more than mqtt.queue_most waited")
+    return ", ".join(parts)
 
 
 def _agents(agents: dict[str, Any]) -> str:

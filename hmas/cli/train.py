@@ -238,8 +238,8 @@ def _refitted(messages: list[Message], before: CatBoostRegressor, seed: int) -> 
     hint(f"{len(learnt)} requests with features and outcome")
     if len(learnt) < REFIT_LEAST:
         raise TraceError(f"telemetry with {len(learnt)} requests that have features and outcome; allowed: {REFIT_LEAST} and more")
-    fresh, losses = refit(before, learnt, seed)
-    hint(f"pinball loss on the newest fifth, which was not trained on: {losses['old']:.4f} before, {losses['new']:.4f} after")
+    fresh, errors = refit(before, learnt, seed)
+    hint(f"mean log error on the newest fifth, which was not trained on: {errors['old']:.4f} before, {errors['new']:.4f} after")
     return fresh
 
 

@@ -32,7 +32,7 @@ def page(document: dict[str, Any]) -> str:
             for name, value in short["utilization"].items()
         ]
         lines += ["", table(("engine", "utilization", "given by", "KV cache in use"), engines)]
-    lines += ["", *_notes(short or {}, long or {})]
+    lines += ["", *_notes(short or {}, long or {}), SETTLED]
     return "\n".join(lines).rstrip()
 
 
@@ -62,6 +62,12 @@ def _lengths(summary: dict[str, Any]) -> str:
     return f"{summary['p50']:.0f} / {summary['p90']:.0f} / {summary['p99']:.0f}" if summary["count"] else NONE
 
 
+def _fairness(view: dict[str, Any]) -> str:
+    """Jain's index, or that there was nobody to compare."""
+    index, tenants = view["fairness"], view["fairness_tenants"]
+    return f"{index:.2f} of {tenants}" if tenants >= 2 else "not measured: fewer than two were served"
+
+
 def _shares(shares: dict[str, float]) -> str:
     newest = sorted(shares.items(), key=lambda item: -item[1])[:4]
     return ", ".join(f"{name} {share:.0%}" for name, share in newest) or NONE
@@ -70,13 +76,13 @@ def _shares(shares: dict[str, float]) -> str:
 FIGURES = (
     ("policy", lambda v: v["policy"]),
     ("requests arrived", lambda v: v["arrived"]),
-    ("requests ended", lambda v: v["ended"]),
+    ("requests ended, less clients' mistakes and leaves", lambda v: v["ended"]),
     ("arrivals per second", lambda v: f"{v['arrival_rps']:.2f}"),
     ("good requests per second", lambda v: f"{v['goodput_rps']:.2f}"),
-    ("miss a target", lambda v: _percent(v["violation_rate"])),
-    ("  miss TTFT", lambda v: _percent(v["ttft_violation_rate"])),
-    ("  miss TPOT", lambda v: _percent(v["tpot_violation_rate"])),
-    ("  miss TTFT while they wait", lambda v: _percent(v["deadline_miss_share"])),
+    ("miss a target, of those settled", lambda v: _percent(v["violation_rate"])),
+    ("  miss TTFT, of those settled", lambda v: _percent(v["ttft_violation_rate"])),
+    ("  miss TTFT while they wait, of those settled", lambda v: _percent(v["deadline_miss_share"])),
+    ("  miss TPOT, of those that ended", lambda v: _percent(v["tpot_violation_rate"])),
     ("TTFT p50 / p95 / p99 of answers, ms", lambda v: _latency(v["ttft_ms"])),
     ("TPOT p50 / p95 / p99 of answers, ms", lambda v: _latency(v["tpot_ms"])),
     ("waiting", lambda v: v["queued"]),
@@ -90,11 +96,15 @@ FIGURES = (
     ("burstiness: variance over mean of arrivals", lambda v: f"{v['arrival_dispersion']:.1f}"),
     ("prompt tokens p50 / p90 / p99", lambda v: _lengths(v["prompt_tokens"])),
     ("output tokens p50 / p90 / p99", lambda v: _lengths(v["output_tokens"])),
-    ("fairness among tenants that waited (Jain)", lambda v: f"{v['fairness']:.2f}"),
+    ("service of tenants beside their fair share (Jain)", _fairness),
     ("by task, of those that ended", lambda v: _shares(v["by_task"])),
     ("by tenant, of those that ended", lambda v: _shares(v["by_tenant"])),
 )
 """Each figure: its name, and its text from a view that has it."""
+SETTLED = (
+    "settled: requests that ended within the span, and those that passed their TTFT target while they wait; not what clients caused\n"
+    "(malformed requests, clients that left in time). `hmas decisions` counts the same, `hmas status` every request that ended"
+)
 
 
 def _notes(short: dict[str, Any], long: dict[str, Any]) -> list[str]:

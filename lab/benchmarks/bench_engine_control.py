@@ -104,11 +104,11 @@ async def load(client: EngineClient, seed: int) -> None:
 
 
 async def orders(client: EngineClient) -> None:
-    """Ten orders a second that change the knobs without holding the load back: the highest window and budgets that are enough."""
+    """Ten orders a second that change the knobs without holding the load back: the highest window and budget that are enough."""
     number = 0
     while True:
         number += 1
-        knobs = {"n_run": 32 - number % 8, "token_budget": 1024 - number % 64, "long_prefill_tokens": 512 + number % 64}
+        knobs = {"n_run": 32 - number % 8, "token_budget": 1024 - number % 64}
         status, data = await client.post(CONTROL_PATH, json.dumps({"knobs": knobs}).encode(), timeout_s=CALL_LIMIT_S)
         if status != 200:
             raise SystemExit(f"an order was refused: {data!r}")

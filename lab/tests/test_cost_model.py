@@ -12,7 +12,7 @@ from hmas.agents.prediction import training
 from hmas.agents.prediction.experience import Table
 from hmas.agents.prediction.features import CATEGORIES, FEATURES
 from hmas.agents.prediction.model import PredictionModel
-from hmas.agents.prediction.regressor import LEVELS, load_regressor
+from hmas.agents.prediction.regressor import load_regressor
 from hmas.engines.sim.model import EngineModel
 from hmas.engines.sim.profile import load_profile
 
@@ -85,7 +85,7 @@ def test_training_is_reproducible_and_writes_a_model_that_loads(tmp_path):
     folders = [tmp_path / "one", tmp_path / "two"]
     for folder in folders:
         cost_model.train(5, 10).save(folder)
-    for name in ("ttft-50.cbm", "tpot-50.cbm", "replay.npz"):
+    for name in ("ttft.cbm", "tpot.cbm", "replay.npz"):
         assert (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes()
 
 
@@ -93,14 +93,12 @@ def test_the_agent_with_the_trained_model_beats_the_formula_on_engines_it_has_no
     metrics = cost_model.measure(shipped, seed=11, episodes=8)
     assert metrics["ttft_ms_agent_median_ape"] < 0.85 * metrics["ttft_ms_formula_median_ape"]
     assert metrics["tpot_ms_agent_median_ape"] < 0.12
-    for level in LEVELS:
-        assert metrics[f"total_ms_below_{level:g}"] == pytest.approx(level, abs=0.12)
 
 
 def telemetry(regressor, *, offset: float, count: int = 800):
     """Requests of one engine that takes e^offset times what the model says."""
     learnt = table([sample for episode in samples(21, 12) for sample in episode])
-    said = regressor.log_quantiles(learnt.rows, learnt.names)[:, :, 1]
+    said = regressor.log_ratios(learnt.rows, learnt.names)
     names = learnt.names.copy()
     names[:, 0] = b"8xnew-gpu"
     noise = np.random.default_rng(2).normal(0.0, 0.1, said.shape)
@@ -110,17 +108,16 @@ def telemetry(regressor, *, offset: float, count: int = 800):
 @pytest.mark.slow
 def test_a_refit_learns_what_is_new_and_does_not_forget(shipped):
     learnt = telemetry(shipped, offset=0.8)
-    fresh, losses = training.refit(shipped, learnt)
-    assert losses["new"] < 0.6 * losses["old"]
+    fresh, errors = training.refit(shipped, learnt)
+    assert errors["new"] < 0.6 * errors["old"]
     known = table([sample for episode in samples(31, 12) for sample in episode])
-    before = shipped.log_quantiles(known.rows, known.names)[:, :, 1]
-    after = fresh.log_quantiles(known.rows, known.names)[:, :, 1]
+    before = shipped.log_ratios(known.rows, known.names)
+    after = fresh.log_ratios(known.rows, known.names)
     assert np.abs(after - before).mean() < 0.08, "engines of which telemetry said nothing are judged as before"
-    assert training.pinball(fresh.log_quantiles(known.rows, known.names), known.labels) < 1.1 * training.pinball(
-        shipped.log_quantiles(known.rows, known.names), known.labels
-    )
+    errors_after, errors_before = (np.nanmean(training.errors_of(said, known.labels)) for said in (after, before))
+    assert errors_after < 1.1 * errors_before
     here = learnt.take(slice(0, 200))
-    moved = fresh.log_quantiles(here.rows, here.names)[:, :, 1] - shipped.log_quantiles(here.rows, here.names)[:, :, 1]
+    moved = fresh.log_ratios(here.rows, here.names) - shipped.log_ratios(here.rows, here.names)
     assert moved.mean() > 0.5
     assert fresh.card.details["refits"] == 1
 

@@ -94,12 +94,13 @@ def test_a_proposal_is_followed_when_it_has_been_made_twice(later):
     assert said[-1].confidence == 0.7
 
 
-def test_who_stands_in_does_not_speak_for_whom_it_stands_in():
+@pytest.mark.parametrize(("trusted", "expected"), [(False, []), (True, ["sjf"])])
+def test_what_stands_in_for_an_untrusted_selector_does_not_confirm_it(trusted, expected):
     class InTurns(Says):
         def propose(self, situation):
             return msgspec.structs.replace(super().propose(situation), source="rules" if self._asked % 2 else "says")
 
-    assert switches(live(model(InTurns(SJF)), 60.0)) == []
+    assert switches(live(model(InTurns(SJF, trusted=trusted), judge=Rules(True)), 12.0)) == expected
 
 
 @pytest.mark.parametrize(

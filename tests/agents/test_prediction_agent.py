@@ -197,14 +197,11 @@ class Slow:
         self.accepted: dict[str, float] = {}
         self.ranges = None
 
-    def log_quantiles(self, rows, names):
+    def log_ratios(self, rows, names):
         self.threads.add(threading.current_thread().name)
         if self.gate is not None:
             assert self.gate.wait(10.0)
-        said = np.full((len(rows), 2, 3), self.log_ratio)
-        said[..., 0] -= 0.1
-        said[..., 2] += 0.1
-        return said
+        return np.full((len(rows), 2), self.log_ratio)
 
 
 async def test_ticks_go_on_while_trees_are_gone_through_and_every_request_is_answered(tmp_path):

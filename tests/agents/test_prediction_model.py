@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from prediction_kit import Constant, completion, features, healthy, snapshot, view
 
 from hmas.agents.prediction import model as model_module
-from hmas.agents.prediction.asking import total_quantiles
 from hmas.agents.prediction.calibration import Residual
 from hmas.agents.prediction.features import FEATURES, Fleet, InstanceState, analytic, categories, expected_in_flight
 from hmas.agents.prediction.model import NAMED, REMEMBERED_PAIRS, STALE_S, PredictionModel
@@ -229,7 +228,7 @@ def test_a_thousand_instances_are_one_bounded_call():
     assert len(costs) == 40
     assert sum(rows for rows, _ in regressor.calls) == 40_000
     assert max(rows for rows, _ in regressor.calls) <= model_module.ROWS_AT_ONCE
-    assert all(len(cost.ttft_ms) == len(cost.total_ms) == NAMED for cost in costs)
+    assert all(len(cost.ttft_ms) == len(cost.tpot_ms) == NAMED for cost in costs)
     idle = {f"i{number}" for number in range(1000) if number % 16 == 0}
     assert len(idle & set(costs[0].ttft_ms)) == min(NAMED, len(idle))
 
@@ -244,45 +243,6 @@ def test_what_awaits_its_outcome_is_bounded_in_pairs(monkeypatch):
     model.learn(completion("again", instance="i3"))
     assert sum(len(answer.named) for answer in model.open_answers.values()) == model.open_pairs
     assert REMEMBERED_PAIRS > 100
-
-
-def test_quantiles_surround_the_median_and_the_total_follows_length():
-    model = PredictionModel(Constant(0.0, 0.0, spread=0.4))
-    model.observe(snapshot(view("a")))
-    short, long = model.predict([features("s", output_tokens=10.0), features("l", output_tokens=1000.0)], 100.0)
-    for cost in (short, long):
-        assert cost.ttft_p90_ms["a"] == pytest.approx(cost.ttft_ms["a"] * math.exp(0.4))
-        low, middle, high = cost.total_ms["a"]
-        assert low < middle < high
-    assert long.total_ms["a"][1] == pytest.approx(long.ttft_ms["a"] + 999 * long.tpot_ms["a"])
-    assert long.total_ms["a"][0] > short.total_ms["a"][2]
-
-
-@given(
-    st.lists(st.floats(1, 1e5), min_size=7, max_size=7).map(sorted),
-    st.floats(1, 1e4),
-    st.floats(0.1, 1e3),
-    st.floats(-2, 0),
-    st.floats(0, 2),
-    st.floats(1, 50),
-)
-def test_total_time_rises_over_its_levels_and_with_length(lengths, ttft_ms, tpot_ms, low, high, longer):
-    middle = np.array([[[ttft_ms, tpot_ms]]])
-    lows, highs = np.full((1, 1, 2), low), np.full((1, 1, 2), high)
-
-    def total(scale):
-        told = tuple(length * scale for length in lengths)
-        asked = features(output_tokens=told[2])
-        return total_quantiles([type(asked)(**{**_fields(asked), "output_quantiles": told})], middle, lows, highs)[0, 0]
-
-    usual, more = total(1.0), total(longer)
-    assert usual[0] <= usual[1] * (1 + 1e-9)
-    assert usual[1] <= usual[2] * (1 + 1e-9)
-    assert more[1] >= usual[1] * (1 - 1e-9)
-
-
-def _fields(struct):
-    return {name: getattr(struct, name) for name in struct.__struct_fields__}
 
 
 def test_a_profile_is_where_an_instance_starts_and_completions_outweigh_it():

@@ -56,20 +56,20 @@ def test_what_lies_outside_is_answered_as_at_the_bound(shipped, tmp_path):
     narrow = load_regressor(with_ranges(tmp_path, {name: [float(value)] * 2 for name, value in zip(FEATURES, one, strict=True)}))
     same = names[whole].copy()
     same[:] = names[whole[0]]
-    free = shipped.log_quantiles(rows[whole], same)
-    at_bound = narrow.log_quantiles(one[None], same[:1])
+    free = shipped.log_ratios(rows[whole], same)
+    at_bound = narrow.log_ratios(one[None], same[:1])
     assert np.abs(free - at_bound).max() > 0.1, "other values than the bound lead elsewhere"
-    assert at_bound == pytest.approx(shipped.log_quantiles(one[None], same[:1]))
+    assert at_bound == pytest.approx(shipped.log_ratios(one[None], same[:1]))
     # By the library, and tree by tree as few rows are.
     for count in (len(whole), FEW):
-        assert narrow.log_quantiles(rows[whole][:count], same[:count]) == pytest.approx(np.repeat(at_bound, count, axis=0))
+        assert narrow.log_ratios(rows[whole][:count], same[:count]) == pytest.approx(np.repeat(at_bound, count, axis=0))
 
 
 def test_a_card_without_ranges_still_loads_and_clips_nothing(shipped, tmp_path):
     old = load_regressor(with_ranges(tmp_path, None))
     assert old.ranges is None
     rows, names = shipped.replay
-    assert old.log_quantiles(rows[:100], names[:100]) == pytest.approx(shipped.log_quantiles(rows[:100], names[:100]))
+    assert old.log_ratios(rows[:100], names[:100]) == pytest.approx(shipped.log_ratios(rows[:100], names[:100]))
     learnt = Table(rows[:400], names[:400], np.zeros((400, 2)))
     assert "ranges" not in training.refit(old, learnt)[0].card.details, "half of what a model saw is no range"
 

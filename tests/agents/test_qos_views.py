@@ -65,7 +65,14 @@ def test_fairness_sees_a_tenant_that_is_starved():
         }
 
     assert longs(run(QosModel(), 90.0, each=each))[-1].fairness < 0.7
-    assert longs(run(QosModel(), 90.0, each=lambda n: {"tenant": "ab"[n % 2]}))[-1].fairness > 0.95
+    even = longs(run(QosModel(), 90.0, each=lambda n: {"tenant": "ab"[n % 2]}))[-1]
+    assert even.fairness > 0.95
+    assert even.fairness_tenants == 2
+
+
+def test_one_tenant_is_no_measure_of_fairness():
+    alone = longs(run(QosModel(), 90.0))[-1]
+    assert (alone.fairness, alone.fairness_tenants) == (1.0, 1)
 
 
 def test_a_stuck_loop_is_named_and_load_alone_is_not():

@@ -81,6 +81,7 @@ class BadEngine:
         if self.status != 200:
             return web.json_response(self.document, status=self.status, headers=self.headers)
         if "embeddings" in request.path:
+            await self._hang()
             return web.json_response({"object": "list", "data": [], "model": MODEL})
         self.running += 1
         try:

@@ -8,7 +8,7 @@ from hmas.controller.observability.event_log import EventLog
 from hmas.controller.observability.observer import Observers
 from hmas.engines.base import EngineCapabilities, EngineSnapshot, KnobReport, Knobs
 
-START = {"n_run": 32, "token_budget": 1024, "long_prefill_tokens": 0}
+START = {"n_run": 32, "token_budget": 1024}
 
 
 class Clock:
@@ -25,7 +25,7 @@ class BusyEngine:
     """An engine that has live knobs and answers no order while it is `busy`."""
 
     name, url = "e", "http://127.0.0.1:1"
-    capabilities = EngineCapabilities(kind="vllm", live_knobs=("n_run", "token_budget", "long_prefill_tokens"))
+    capabilities = EngineCapabilities(kind="vllm", live_knobs=("n_run", "token_budget"))
 
     def __init__(self):
         self.values = dict(START)
@@ -41,8 +41,6 @@ class BusyEngine:
             max_num_batched_tokens=self.values["token_budget"],
             max_num_seqs_ceiling=32,
             max_num_batched_tokens_ceiling=1024,
-            long_prefill_tokens=self.values["long_prefill_tokens"],
-            long_prefill_tokens_start=0,
         )
 
     async def get(self, _path):
@@ -65,14 +63,14 @@ def fleet_of(engine, clock):
 async def test_knobs_follow_and_the_start_values_come_back():
     engine, clock = BusyEngine(), Clock()
     fleet, _ = fleet_of(engine, clock)
-    fleet.set_controls("e", Controls(n_run=8, token_budget=64, long_prefill_tokens=16))
+    fleet.set_controls("e", Controls(n_run=8, token_budget=64))
     await fleet.poll_all()
-    assert engine.values == {"n_run": 8, "token_budget": 64, "long_prefill_tokens": 16}
+    assert engine.values == {"n_run": 8, "token_budget": 64}
     await fleet.poll_all()
     assert len(engine.orders) == 1, "what is in force already is not asked for again"
     fleet.set_controls("e", Controls(n_run=8))
     await fleet.poll_all()
-    assert engine.orders[1] == {"token_budget": 1024, "long_prefill_tokens": 0}
+    assert engine.orders[1] == {"token_budget": 1024}
 
 
 async def test_a_refused_knob_is_tried_again_but_not_at_every_poll():

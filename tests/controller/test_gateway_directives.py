@@ -132,16 +132,6 @@ def test_operators_win_over_everybody():
         assert found.forced == ("policy", "knobs", "budget:a", "tenants", "engines")
 
 
-def test_prefill_pieces_are_the_engines_own_until_an_operator_holds_them():
-    own = at(statera=act(4)).instances["a"]
-    assert (own.controls.long_prefill_tokens, own.long_prefill_tokens.source) == (None, "configured")
-    override = hold(knobs={"*": {"long_prefill_tokens": 256}, "a": {"long_prefill_tokens": 0}})
-    held = at(meta=decide(bypass=True), override=override).instances
-    assert {name: item.controls.long_prefill_tokens for name, item in held.items()} == {"a": 0, "b": 256}
-    (change,) = changes(at(), at(override=hold(knobs={"a": {"long_prefill_tokens": 0}})))
-    assert (change.kind, change.before, change.after) == ("knobs.long_prefill_tokens", "engine's own (configured)", "0 (operator)")
-
-
 def test_a_hold_names_the_instances_and_knobs_that_agents_are_to_leave_alone():
     def forced(**knobs):
         return at(override=hold(knobs=knobs)).forced
@@ -149,7 +139,6 @@ def test_a_hold_names_the_instances_and_knobs_that_agents_are_to_leave_alone():
     assert forced(a={"n_run": 4}) == ("knobs:a",)
     assert forced(b={"token_budget": 64}, a={"n_run": 4, "token_budget": 64}) == ("knobs:a", "budget:a", "budget:b")
     assert forced(**{"*": {"n_run": 4}, "a": {"n_run": 8}}) == ("knobs",)
-    assert forced(a={"long_prefill_tokens": 64}) == (), "no agent sets it"
 
 
 def test_a_forced_budget_leaves_the_window_to_the_agents():

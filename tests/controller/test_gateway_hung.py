@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from bad_engines import BadEngine, PlainEngine, before, circuits, metric
-from gateway_kit import chat, eventually, gateway_config
+from gateway_kit import MODEL, chat, eventually, gateway_config
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +16,7 @@ from hmas.controller.gateway.instances.stall import PREFILL_S_PER_TOKEN, StallWa
 from hmas.engines.base import EngineSnapshot
 
 SOON = gateway_config(engine_stall_s=0.2, engine_idle_timeout_s=1.0)
+EMBEDDING = {"model": MODEL, "input": "x"}
 HEAD_SOON = gateway_config(engine_head_timeout_s=0.2)
 BOTH_SOON = gateway_config(engine_stall_s=0.2, engine_head_timeout_s=0.2)
 
@@ -111,6 +112,26 @@ async def test_and_one_that_is_not_streamed_has_none(tmp_path: Path):
         slow.release()
         assert (await asked).status == 200
     assert (slow.posts, other.posts) == (1, 0)
+
+
+async def test_embeddings_on_a_hung_engine_are_served_elsewhere(tmp_path: Path):
+    hung, well = PlainEngine(), PlainEngine()
+    hung.hung = True
+    async with before(tmp_path, hung, well, gateway=HEAD_SOON) as rig:
+        answer = await asyncio.wait_for(rig.post(EMBEDDING, "/v1/embeddings"), 5)
+        assert await metric(rig, "hmas_passthrough_retries_total") == 1.0
+        assert not rig.events("engine.health")[2:], "it was never down: its health check answers"
+    assert (answer.status, answer.headers["x-hmas-instance"], hung.posts, well.posts) == (200, "b", 1, 1)
+
+
+async def test_embeddings_on_the_only_engine_end_with_its_time_limit(tmp_path: Path):
+    hung = PlainEngine()
+    hung.hung = True
+    async with before(tmp_path, hung, gateway=HEAD_SOON) as rig:
+        answer = await asyncio.wait_for(rig.post(EMBEDDING, "/v1/embeddings"), 5)
+        assert (await rig.get("/ready")).status == 200
+    assert (answer.status, answer.json["error"]["code"]) == (502, "engine_error")
+    assert "engine a: no response head within 0.2" in answer.json["error"]["message"]
 
 
 @pytest.mark.parametrize("stream", [True, False])

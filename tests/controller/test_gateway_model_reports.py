@@ -75,7 +75,7 @@ def test_the_doctor_says_which_inputs_lie_outside():
 def test_figures_of_single_engines_are_shown_by_engine_and_target():
     registry = CollectorRegistry()
     reports = ModelReports(ManualClock(), registry)
-    figures = {"ttft_log_error/gpu-0": 0.2, "tpot_below_p90/gpu-1": 0.91, "ttft_made_up/gpu-0": 1.0, "length_log_error/gpu-0": 2.0}
+    figures = {"ttft_log_error/gpu-0": 0.2, "tpot_log_error/gpu-1": 0.91, "ttft_made_up/gpu-0": 1.0, "length_log_error/gpu-0": 2.0}
     reports.record(report(agent="prediction", figures=figures))
     text = generate_latest(registry).decode()
     whose = 'agent="prediction",engine="gpu-0",instance="0",role="active",target="ttft"'
@@ -120,11 +120,11 @@ async def test_what_agents_report_reaches_status_and_metrics(tmp_path: Path):
     assert (shown["agent"], shown["model"], shown["scored"]) == ("perception", "v3", 10)
     assert 0.0 <= shown["age_s"] < 10.0
     assert 'hmas_agent_model_fallback{agent="perception",instance="0",role="active"} 1.0' in metrics
-    assert "model     perception 0: v3, STANDS IN: the file was changed, 12 answered, type unknown 5%" in page(status)
+    assert "model     perception 0: v3, STANDS IN: the file was changed, 12 answered since it was loaded, type unknown 5%" in page(status)
 
 
 def test_a_shadow_says_how_it_compares():
     line = model_line(
         {"agent": "perception", "instance": "", "model": "v4", "role": "shadow", "figures": {"pairs": 400, "gain": -0.03, "evidence": 0.2}}
     )
-    assert line == "perception: v4 in the shadow, 0 answered, error 3.0% higher on 400 (evidence 0.2 of 4.6)"
+    assert line == "perception: v4 in the shadow, 0 answered since it was loaded, error 3.0% higher on 400 (evidence 0.2 of 4.6)"

@@ -40,6 +40,11 @@ async def test_both_views_are_shown_with_their_age(tmp_path: Path):
     assert "waiting 7 0" in lines
     assert "past their TTFT target 3 -" in lines
     assert "by task, of those that ended - QA 70%, other 30%" in lines
+    assert "miss a target, of those settled 2% 2%" in lines
+    assert "service of tenants beside their fair share (Jain) - not measured: fewer than two were served" in lines
+    assert any(line.startswith("settled: requests that ended within the span") for line in lines)
+    found["long"] |= {"fairness": 0.62, "fairness_tenants": 2}
+    assert any(line.endswith("(Jain) - 0.62 of 2") for line in (" ".join(line.split()) for line in page(found).splitlines()))
     assert "i0 0.80 kv_usage -" in lines
     assert "change of arrival_rps at 2023-11-14 22:13:20Z: 2 -> 9.5" in lines
     assert any("CONTRADICTION in the telemetry: stuck" in line for line in lines)

@@ -25,7 +25,7 @@ FULL = {
     "reason": "incident 12",
     "expires": "2030-01-01T12:00:00+02:00",
     "policy": {"name": "edf", "parameters": {}},
-    "knobs": {"*": {"n_run": 8, "long_prefill_tokens": 0}, "gpu-0": {"n_run": 4, "token_budget": 512}},
+    "knobs": {"*": {"n_run": 8}, "gpu-0": {"n_run": 4, "token_budget": 512}},
     "tenants": {"team-a": {"weight": 2.5}, "batch": {"tokens_per_minute": 600, "concurrency_share": 0.25}},
     "engines": {"gpu-1": {"drain": True}},
 }
@@ -50,7 +50,7 @@ def test_a_full_document():
         reason="incident 12",
         expires_s=NOW_S + 10 * 3600,
         policy="edf",
-        knobs={"*": Knobs(n_run=8, long_prefill_tokens=0), "gpu-0": Knobs(n_run=4, token_budget=512)},
+        knobs={"*": Knobs(n_run=8), "gpu-0": Knobs(n_run=4, token_budget=512)},
         tenant_weights={"team-a": 2.5},
         tenant_limits={"batch": {"tokens_per_minute": 600, "concurrency_share": 0.25}},
         draining=("gpu-1",),

@@ -81,15 +81,15 @@ async def engine(door):
 
 
 async def test_an_engine_with_the_plugin(door, engine):
-    assert engine.capabilities.live_knobs == ("n_run", "token_budget", "long_prefill_tokens")
-    assert engine.capabilities.control == "live: n_run, token_budget, long_prefill_tokens, reprioritize, evict"
+    assert engine.capabilities.live_knobs == ("n_run", "token_budget")
+    assert engine.capabilities.control == "live: n_run, token_budget, reprioritize, evict"
     assert engine.capabilities.priority
     snapshot = await engine.snapshot(1.0)
     assert (snapshot.max_num_seqs, snapshot.max_num_seqs_ceiling, snapshot.max_num_batched_tokens_ceiling) == (8, 8, 512)
-    assert (await engine.apply_knobs(Knobs(n_run=3, long_prefill_tokens=64))).applied == {"n_run": 3, "long_prefill_tokens": 64}
+    assert (await engine.apply_knobs(Knobs(n_run=3, token_budget=64))).applied == {"n_run": 3, "token_budget": 64}
     snapshot = await engine.snapshot(1.1)
     assert (snapshot.max_num_seqs, snapshot.max_num_seqs_ceiling) == (3, 8)
-    assert (snapshot.long_prefill_tokens, snapshot.long_prefill_tokens_start) == (64, 0)
+    assert (snapshot.max_num_batched_tokens, snapshot.max_num_batched_tokens_ceiling) == (64, 512)
 
 
 async def test_knobs_that_somebody_else_has_turned_are_seen_in_time(door, engine):
@@ -100,9 +100,9 @@ async def test_knobs_that_somebody_else_has_turned_are_seen_in_time(door, engine
 
 
 async def test_one_refused_knob_does_not_take_the_others_with_it(door, engine):
-    report = await engine.apply_knobs(Knobs(n_run=3, token_budget=513, long_prefill_tokens=4096))
+    report = await engine.apply_knobs(Knobs(n_run=3, token_budget=513))
     assert report.applied == {"n_run": 3}
-    assert report.refused == {"token_budget": "513; allowed: 1 to 512", "long_prefill_tokens": "4096; allowed: 0 to 2048"}
+    assert report.refused == {"token_budget": "513; allowed: 1 to 512"}
     assert len(door.orders) == 2
 
 

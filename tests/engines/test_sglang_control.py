@@ -77,7 +77,7 @@ async def test_what_it_says(engine):
     able, snapshot = engine.capabilities, await engine.snapshot(0.0)
     assert able.live_knobs == ("n_run", "token_budget")
     assert (able.kind, able.priority, able.reprioritize, able.evict) == ("sglang", True, True, True)
-    assert able.control.startswith("live: n_run, token_budget, reprioritize, evict; long_prefill_tokens: SGLang bounds")
+    assert able.control.startswith("live: n_run, token_budget, reprioritize, evict")
     assert (snapshot.max_num_seqs_ceiling, snapshot.max_num_batched_tokens_ceiling) == (MAX_RUNNING, CHUNK)
 
 
@@ -296,7 +296,6 @@ async def test_nobody_slips_an_order_past_the_guard(engine, route, seal):
         (b'{"knobs": {"n_run": 9}}', "knobs.n_run"),
         (b'{"knobs": {"n_run": 0}}', "knobs.n_run"),
         (b'{"knobs": {"n_run": 4, "token_budget": 513}}', "knobs.token_budget"),
-        (b'{"knobs": {"n_run": 4, "long_prefill_tokens": 5}}', "knobs.long_prefill_tokens"),
         (b'{"knobs": {"n_run": true}}', "knobs.n_run"),
         (b'{"knobs": {"n_run": ' + b"9" * 30 + b"}}", "knobs.n_run"),
         (b'{"knobs": {"pp_max_micro_batch_size": 1}}', "knobs.pp_max_micro_batch_size"),

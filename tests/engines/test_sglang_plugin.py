@@ -133,7 +133,7 @@ def test_what_it_can_do():
 )
 def test_what_is_not_there_is_absent_with_its_reason(scheduler, parallel, absent):
     control = control_of(Scheduler(**scheduler), **parallel)
-    assert control.absent.keys() - {"long_prefill_tokens"} == absent.keys()
+    assert control.absent.keys() == absent.keys()
     for name, words in absent.items():
         assert words in control.absent[name]
         assert name not in control.knobs

@@ -23,7 +23,7 @@ from hmas.engines.registry import connect_engine
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(120)]
 
 COMPLETIONS = "/v1/completions"
-OPEN = Knobs(n_run=32, token_budget=1024, long_prefill_tokens=0)
+OPEN = Knobs(n_run=32, token_budget=1024)
 
 
 @pytest.fixture
@@ -91,11 +91,10 @@ async def steps_for(engine, route, work) -> tuple[int, float]:
 
 async def test_what_it_says(engine):
     able, snapshot = engine.capabilities, await engine.snapshot(0.0)
-    assert able.live_knobs == ("n_run", "token_budget", "long_prefill_tokens")
+    assert able.live_knobs == ("n_run", "token_budget")
     assert (able.kind, able.priority, able.reprioritize, able.evict) == ("vllm", True, True, True)
-    assert able.control == "live: n_run, token_budget, long_prefill_tokens, reprioritize, evict"
+    assert able.control == "live: n_run, token_budget, reprioritize, evict"
     assert (snapshot.max_num_seqs_ceiling, snapshot.max_num_batched_tokens_ceiling) == (32, 1024)
-    assert (snapshot.long_prefill_tokens, snapshot.long_prefill_tokens_start) == (0, 0)
 
 
 async def test_the_cap_holds_and_lowering_it_evicts_nobody(engine):
@@ -132,25 +131,6 @@ async def test_tokens_per_step(engine, route):
     steps, tokens = await steps_for(engine, route, prefills(200))
     assert steps >= 2000 / 64
     assert tokens <= 64
-
-
-async def test_long_prompts_are_cut(engine, route):
-    """Beside a request that decodes: vLLM does not cut the prompt of one that is alone."""
-    threshold, length = 16, 1000
-
-    async def one_long(seed: int) -> None:
-        beside = asyncio.ensure_future(ask(engine, f"beside-{seed:04}", prompt(seed, 10), 300))
-        await until(engine, lambda now: now.running == 1)
-        await ask(engine, f"long-{seed:04}", prompt(seed, length), 1)
-        beside.cancel()
-        await until(engine, lambda now: now.running == 0)
-
-    steps, _ = await steps_for(engine, route, one_long(300))
-    await engine.apply_knobs(Knobs(long_prefill_tokens=threshold))
-    cut, tokens = await steps_for(engine, route, one_long(301))
-    assert cut >= length / threshold
-    assert tokens <= threshold + 1
-    assert cut > steps
 
 
 async def test_a_queued_request_overtakes(engine):
@@ -215,7 +195,6 @@ async def test_a_hundred_changes_under_load(engine, route):
     for _ in range(100):
         names = [f"storm-{i:04}" for i in rng.choice(48, 8, replace=False)]
         knobs = {"n_run": int(rng.integers(1, 33)), "token_budget": int(rng.integers(32, 1025))}
-        knobs["long_prefill_tokens"] = int(rng.integers(0, 300))
         priorities = {name: int(rng.integers(-9, 10)) for name in names[:4]}
         status, answer = await order(route, knobs=knobs, priorities=priorities, evict=names[4:])
         assert (status, answer["applied"]) == (200, knobs)
@@ -286,13 +265,13 @@ async def test_an_operator_turns_the_engines_knobs_through_the_gateway(vllm_url,
             assert time.monotonic() < deadline_s, now
 
     (item,) = await asyncio.to_thread(admin.engines)
-    assert item["control"].startswith("live: n_run, token_budget, long_prefill_tokens")
-    await asyncio.to_thread(admin.force_knobs, "gpu-0", n_run=3, token_budget=128, long_prefill_tokens=64, author="a", reason="r")
-    await in_force(3, 128, 64)
+    assert item["control"].startswith("live: n_run, token_budget")
+    await asyncio.to_thread(admin.force_knobs, "gpu-0", n_run=3, token_budget=128, author="a", reason="r")
+    await in_force(3, 128)
     (item,) = await asyncio.to_thread(admin.engines)
-    assert [item[name]["acts"] for name in ("n_run", "token_budget", "long_prefill_tokens")] == ["engine and window", "engine", "engine"]
+    assert [item[name]["acts"] for name in ("n_run", "token_budget")] == ["engine and window", "engine"]
     await asyncio.to_thread(admin.release_knobs, "gpu-0")
-    await in_force(32, 1024, 0)
+    await in_force(32, 1024)
     stop.set()
     await gateway
     await bus.close()

@@ -18,8 +18,8 @@ HUGE = b'{"knobs": {"n_run": ' + b"9" * 5000 + b"}}"
 
 
 def test_a_whole_order():
-    body = b'{"knobs": {"n_run": 8, "long_prefill_tokens": 0}, "priorities": {"a": -3}, "evict": ["b", "b", "c"]}'
-    assert parse_order(body) == Order({"n_run": 8, "long_prefill_tokens": 0}, {"a": -3}, ["b", "c"])
+    body = b'{"knobs": {"n_run": 8, "token_budget": 64}, "priorities": {"a": -3}, "evict": ["b", "b", "c"]}'
+    assert parse_order(body) == Order({"n_run": 8, "token_budget": 64}, {"a": -3}, ["b", "c"])
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ class Scheduler:
         self.max_num_active_reqs = 8
         self.max_num_scheduled_tokens = 512
         self.max_model_len = 2048
-        self.scheduler_config = SimpleNamespace(long_prefill_token_threshold=0, enable_chunked_prefill=True, **config)
+        self.scheduler_config = SimpleNamespace(enable_chunked_prefill=True, **config)
         self.policy = Policy.PRIORITY
         self.running, self.waiting, self.requests = [], Queue(), {}
         for name in without:
@@ -172,12 +172,12 @@ class Scheduler:
 
 
 def test_what_a_version_lacks_is_absent_and_the_rest_works():
-    scheduler = Scheduler("max_num_active_reqs", "max_num_scheduled_tokens")
+    scheduler = Scheduler("max_num_active_reqs")
     old = Control(scheduler)
-    assert set(old.state()["knobs"]) == {"long_prefill_tokens"}
+    assert set(old.state()["knobs"]) == {"token_budget"}
     assert "--scheduler-cls" in old.absent["n_run"]
     assert handle(SimpleNamespace(scheduler=scheduler), {"knobs": {"n_run": 2}, "priorities": {}, "evict": []})["refused"]
-    assert old.obey({"long_prefill_tokens": 64}, {}, [])["applied"] == {"long_prefill_tokens": 64}
+    assert old.obey({"token_budget": 64}, {}, [])["applied"] == {"token_budget": 64}
 
 
 def test_a_version_without_a_cap_is_capped_step_by_step():
@@ -222,9 +222,7 @@ def test_no_budget_can_leave_a_request_waiting_for_ever(config, attributes, leas
 def test_without_chunked_prefill_a_prompt_needs_the_whole_budget():
     scheduler = Scheduler()
     scheduler.scheduler_config.enable_chunked_prefill = False
-    control = Control(scheduler)
-    assert control.knobs["token_budget"].low == 512
-    assert "chunked prefill" in control.absent["long_prefill_tokens"]
+    assert Control(scheduler).knobs["token_budget"].low == 512
 
 
 def test_a_fault_is_told_and_takes_nothing_down():

@@ -169,7 +169,7 @@ async def stack(gateway: str, vllm_url: str) -> AsyncIterator[Stack]:
     engine = EngineClient(name="raw", url=vllm_url, api_key=control_token())
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         yield Stack(gateway, session, engine)
-    start = {"n_run": SLOTS, "token_budget": BUDGET, "long_prefill_tokens": 0}
+    start = {"n_run": SLOTS, "token_budget": BUDGET}
     status, data = await engine.post(CONTROL_PATH, orjson.dumps({"knobs": start}))
     assert status == 200, data
     await engine.close()

@@ -45,7 +45,7 @@ def test_recorded_telemetry_becomes_a_version_that_can_be_rolled_back(tmp_path, 
     recorded(tape)
     assert main(["train", "prediction", "--data", str(tape), "--use", "--json"]) == 0
     card = json.loads(capsys.readouterr().out)
-    assert card["metrics"]["pinball_after"] < 0.8 * card["metrics"]["pinball_before"]
+    assert card["metrics"]["error_after"] < 0.8 * card["metrics"]["error_before"]
     store = ModelStore(tmp_path / "state" / "models")
     assert store.choice(KIND).current == "v1"
     folder = store.current(KIND)
@@ -78,7 +78,7 @@ def test_recorded_telemetry_judges_the_model_beside_the_formula(tmp_path, capsys
         assert set(quantities) == {"ttft_ms", "tpot_ms", "total_ms"}
         assert all(entry["n"] == 200 for entry in quantities.values())
         assert quantities["tpot_ms"]["median_error"] < 0.3
-        assert 0.5 < quantities["total_ms"]["below_p90"] <= 1.0
+        assert quantities["total_ms"]["median_error"] < 0.3
     assert main(["eval", "prediction", "--data", str(tape)]) == 0
     out = capsys.readouterr().out
     assert "median_error" in out

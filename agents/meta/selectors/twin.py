@@ -12,6 +12,7 @@ import msgspec
 
 from hmas.agents.meta.candidate import Candidate
 from hmas.agents.meta.selectors.base import Pending, Proposal, Reward, Selector, Situation
+from hmas.agents.meta.twin.candidate_schedule import is_shipped
 from hmas.agents.meta.twin.evidence import Gain
 from hmas.agents.meta.twin.replay import STRESS
 from hmas.agents.meta.twin.twin import MARGIN, Answer, Twin
@@ -87,7 +88,7 @@ class TwinSelector:
         weighed = weigh(twin, twin.evidence.fresh(), current)
         outlooks = outlooks_of(weighed, current)
         others = [pair for pair in weighed if pair[0] != current and pair[0].policy in situation.allowed]
-        worth = [pair for pair in others if self._is_worth_it(pair[1])]
+        worth = [pair for pair in others if self._is_worth_it(*pair)]
         self._ahead = max(worth, key=_share)[0] if worth else None
         standing = [pair for pair in worth if self._stands_stress(pair[0], current)]
         self._proposed = self._leader(standing)
@@ -158,13 +159,17 @@ class TwinSelector:
     def _is_level(self, home: Candidate, gain: Gain, current: Candidate) -> bool:
         """Whether the configured candidate is as good as what runs, also under more load."""
         under = self._twin.gain_under_stress(home, current)
-        return gain.error < 1.0 and gain.share >= -HOME and (under is None or under.share >= -HOME)
+        return not gain.brief and gain.share >= -HOME and (under is None or under.share >= -HOME)
 
-    def _is_worth_it(self, gain: Gain) -> bool:
+    def _is_worth_it(self, candidate: Candidate, gain: Gain) -> bool:
         """Whether a gain is certain and exceeds the margin; while the twin is silent, the margin is its replay's error.
 
         The plain baseline needs the margin too: a smaller gain in a calm is within the replays' error, and costs more in the next overload.
+        At the beginning of an overload an order that serves all in turn looks best, because it is the last to miss targets. So only what is
+        shipped may be chosen on brief evidence.
         """
+        if gain.brief and not is_shipped(candidate):
+            return False
         check, margin = self._twin.check, MARGIN
         if self._twin.silence:
             # Without a comparison with what happened, the replay's error is unknown.

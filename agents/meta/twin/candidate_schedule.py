@@ -13,6 +13,7 @@ from math import inf
 from hmas.agents.meta.candidate import Candidate
 from hmas.agents.meta.twin.evidence import Gain
 from hmas.controller.core.messages import OPEN_WINDOW
+from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
 
 FAMILIES = ("fcfs", "robust-edf", "sjf", "two-lane", "wfq")
 """One policy of each kind (H-MAS C.2)."""
@@ -28,6 +29,8 @@ CAPS = (4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Static windows that are tried."""
 MOST = 7
 """Candidates of one replay, including what runs; one more when the plain baseline comes with its neighbour."""
+FEW = 3
+"""Up to so many candidates, time is short."""
 REGULAR, SELDOM = 2, 8
 """Period in replays: of a regular candidate or one that is ahead, and of any other."""
 
@@ -74,7 +77,9 @@ class CandidateSchedule:
             guarded: Whether there is a TPOT guard; one that is switched off stays off.
             start: The configured candidate, which may return.
         """
+        shipped = current.under(DEFAULT_POLICY).window(0)
         regular = [current.under(name) for name in OFTEN if name in pool]
+        regular += [shipped] if DEFAULT_POLICY in pool else []
         regular += [current.window(n_run) for n_run in (0, OPEN_WINDOW)]
         regular += [current.guarded(share) for share in (None, STRICT) if guarded]
         regular += [start] if start is not None and start.policy in pool else []
@@ -94,6 +99,11 @@ class CandidateSchedule:
             overdue[max(ahead, key=lambda label: ahead[label])] = inf
         if proposed is not None and proposed.label in periods:
             overdue[proposed.label] = inf
+        # It alone may be chosen on little evidence, so its evidence is collected first, and where time is short without others: fewer
+        # candidates leave time for a longer window.
+        if shipped.label in periods and ((known := gains[shipped.label]) is None or known.brief):
+            overdue[shipped.label] = inf
+            places = 2 if places <= FEW else places
         # Among equals the first one goes first.
         chosen = sorted(overdue, key=lambda label: -overdue[label])[: places - 1]
         if self.plain.label in (current.label, *chosen):
@@ -120,6 +130,11 @@ class CandidateSchedule:
         step = 1 if self._up else -1
         place = self.cap + step
         return Candidate(policy="fcfs", n_run=CAPS[place if 0 <= place < len(CAPS) else self.cap - step])
+
+
+def is_shipped(candidate: Candidate) -> bool:
+    """Whether it is what an installation without any setting starts with: the default policy, under the windows that statera sets."""
+    return candidate.policy == DEFAULT_POLICY and candidate.n_run == 0
 
 
 def _period(found: Gain | None, usual: int) -> int:

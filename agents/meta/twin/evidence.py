@@ -7,7 +7,7 @@ slots have more weight, so recent improvements show; the more traffic, the soone
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import islice
 from math import sqrt
 
@@ -23,6 +23,9 @@ HALF_LIFE_REQUESTS = 400.0
 HALF_LIFE_S = (20.0, 90.0)
 BLOCK_SLOTS = 4
 """Slots that form one block for the error: neighbouring requests share their fate, and bursts last about that long."""
+BLOCKS_LEAST = 3
+"""Fewest blocks, or slots, whose scatter gives the error. In the first minute of an overload there are fewer blocks, and a change is worth
+most: then single slots give it, with a larger error."""
 ROUNDS_MOST = 64
 """Rounds of replays that are kept."""
 FRESH_ROUNDS = 4
@@ -38,14 +41,17 @@ class Gain(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         share: Difference of their weighted shares of good requests, -1 to 1.
         error: Standard error of `share`: the larger of its scatter over blocks of slots and the scatter of a count of so many requests,
-            because a few blocks may agree by chance; 1 with fewer than three blocks.
+            because a few blocks may agree by chance. With fewer than three blocks it is twice what single slots show, and 1 with fewer than
+            three of these.
         good, other_good: Weighted share of good requests of each.
+        brief: Whether it rests on fewer than three blocks.
     """
 
     share: float
     error: float
     good: float
     other_good: float
+    brief: bool = False
 
 
 class Hindsight(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,17 +101,18 @@ class Evidence:
         good = sum(weights[slot] * _rate(mine) for slot, (mine, _) in pairs.items()) / total
         other_good = sum(weights[slot] * _rate(theirs) for slot, (_, theirs) in pairs.items()) / total
         share = good - other_good
+        slots = {slot: weights[slot] * (_rate(mine) - _rate(theirs) - share) for slot, (mine, theirs) in pairs.items()}
         blocks: dict[int, float] = {}
-        for slot, (mine, theirs) in pairs.items():
-            residual = weights[slot] * (_rate(mine) - _rate(theirs) - share)
+        for slot, residual in slots.items():
             blocks[slot // BLOCK_SLOTS] = blocks.get(slot // BLOCK_SLOTS, 0.0) + residual
-        error = 1.0
-        if len(blocks) >= 3:
-            error = sqrt(sum(residual**2 for residual in blocks.values()) * len(blocks) / (len(blocks) - 1)) / total
+        brief, error = len(blocks) < BLOCKS_LEAST, 1.0
+        if not brief or len(slots) >= BLOCKS_LEAST:
             # At least a share `share` of the requests ends differently; such a count scatters by its square root.
             requests = total**2 / sum(weights[slot] ** 2 / theirs[1] for slot, (_, theirs) in pairs.items() if theirs[1] > 0.0)
-            error = max(error, sqrt(abs(share) / requests))
-        return Gain(share=share, error=error, good=good, other_good=other_good)
+            error = max(_scatter((slots if brief else blocks).values()) / total, sqrt(abs(share) / requests))
+            # At worst, the slots of a block all share one fate.
+            error = min(1.0, error * sqrt(BLOCK_SLOTS)) if brief else error
+        return Gain(share=share, error=error, good=good, other_good=other_good, brief=brief)
 
     def hindsight(self, chosen: Candidate, from_s: float, until_s: float) -> Hindsight | None:
         """Returns the best candidate of a span among those replayed on the same slots as the chosen one; None if that was not replayed."""
@@ -136,6 +143,12 @@ class Evidence:
                 mine, theirs = told[label][1], told[other][1]
                 pairs.update((slot, (mine[slot], theirs[slot])) for slot in mine.keys() & theirs.keys() if slot >= oldest)
         return pairs
+
+
+def _scatter(residuals: Collection[float]) -> float:
+    """Returns the standard deviation of a sum of independent residuals around 0."""
+    count = len(residuals)
+    return sqrt(sum(residual**2 for residual in residuals) * count / (count - 1))
 
 
 def _half_life_s(asked: Iterable[float]) -> float:

@@ -1,7 +1,5 @@
 """Messages about one request: its notice, its features, its cost, and its end."""
 
-from msgspec import field
-
 from hmas.controller.core.messages.base import Message
 from hmas.controller.core.types import OutcomeKind, TaskType
 
@@ -83,11 +81,9 @@ class RequestCost(Message, frozen=True, tag="cost"):
     """The predicted cost of a request (prediction -> gateway).
 
     Attributes:
-        ttft_ms: Time from dispatch to first token, by instance name, under the load of the instances at that time.
-        tpot_ms: Time per output token, by instance name.
+        ttft_ms: Median time from dispatch to first token, by instance name, under the load of the instances at that time.
+        tpot_ms: Median time per output token, by instance name.
         output_tokens: The predicted length that these are based on.
-        ttft_p90_ms, tpot_p90_ms: Their 90 % quantiles, by instance name; the two above are medians.
-        total_ms: Quantiles 0.1, 0.5 and 0.9 of the time from dispatch to end, by instance name: cost and output length are both uncertain.
     """
 
     request_id: str
@@ -95,9 +91,6 @@ class RequestCost(Message, frozen=True, tag="cost"):
     ttft_ms: dict[str, float]
     tpot_ms: dict[str, float]
     output_tokens: float
-    ttft_p90_ms: dict[str, float] = field(default_factory=dict)
-    tpot_p90_ms: dict[str, float] = field(default_factory=dict)
-    total_ms: dict[str, tuple[float, float, float]] = field(default_factory=dict)
 
 
 class Completion(Message, frozen=True, tag="completion"):

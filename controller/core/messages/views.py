@@ -126,7 +126,8 @@ class LongView(Message, frozen=True, tag="long_view"):
         deadline_miss_share: Share of settled requests (see `ShortView`) that missed TTFT while waiting, not during service.
         late_service: Share of served requests that had missed their TTFT target before service began: capacity spent in vain.
         mismatch: Utilization-gap score of Eq. 7, mean over the window; `mismatch_p95` its 95 % quantile.
-        fairness: Jain index of tokens served per weighted tenant among the tenants with requests, 1 with fewer than two.
+        fairness: Jain index of tokens served per weighted tenant among the tenants with requests, `fairness_tenants` in number; with fewer
+            than two it is 1 and says nothing.
         by_task, by_tenant: Share of ended requests, the largest ones by name and the rest as `other`.
         arrival_dispersion: Variance over mean of the arrivals per sub-window (a sixtieth of the window): 1 for Poisson, more for bursts.
         prompt_tokens, output_tokens: Lengths of requests that ended, and of requests that completed.
@@ -169,4 +170,5 @@ class LongView(Message, frozen=True, tag="long_view"):
     output_tokens: LengthSummary = LengthSummary()
     changes: list[ChangePoint] = field(default_factory=list)
     tenant_error: float = 0.0
+    fairness_tenants: int = 0
     telemetry: TelemetryCounts = TelemetryCounts()

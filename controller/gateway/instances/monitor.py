@@ -341,10 +341,7 @@ class Fleet:
             n_run = None
         if "token_budget" not in live or "token_budget" in refused or snapshot.max_num_batched_tokens == budget:
             budget = None
-        prefill = snapshot.long_prefill_tokens_start if controls.long_prefill_tokens is None else controls.long_prefill_tokens
-        if "long_prefill_tokens" not in live or "long_prefill_tokens" in refused or snapshot.long_prefill_tokens == prefill:
-            prefill = None
-        return Knobs(n_run=n_run, token_budget=budget, long_prefill_tokens=prefill)
+        return Knobs(n_run=n_run, token_budget=budget)
 
     def _models_text(self) -> str:
         names = sorted({entry["id"] for entry in self.model_entries()})

@@ -7,15 +7,19 @@ from contextlib import suppress
 from hmas.controller.gateway.errors import ApiError, without_addresses
 from hmas.controller.gateway.http.transport import HttpRequest, Responder
 from hmas.controller.gateway.instances.monitor import Fleet, Instance
+from hmas.controller.gateway.instances.stall import patience_s
 from hmas.controller.gateway.requests.apis.registry import api_of
 from hmas.controller.gateway.requests.auth import Authenticator
 from hmas.controller.gateway.requests.parse import BodyParser
 from hmas.controller.gateway.requests.relay import LACKS_API, Answer, EngineFault, relay
 from hmas.controller.gateway.requests.request_headers import answer_id, forwarded, read_claims, require_json
 from hmas.controller.observability.observer import Observers
-from hmas.engines.errors import EngineError, EngineUnavailable, StaleConnection
+from hmas.engines.base import EngineResponse
+from hmas.engines.errors import EngineError, EngineSilent, EngineUnavailable, StaleConnection
 
 MAX_PASSING = 1024
+BYTES_PER_TOKEN = 4
+"""About this many bytes of a body are a token: long inputs get more time."""
 Refused = tuple[Instance, Answer, float]
 """An instance that refused a request, its answer, and when the request was sent."""
 
@@ -23,15 +27,19 @@ Refused = tuple[Instance, Answer, float]
 class PassThrough:
     """Forwards a request unchanged to the instance with the fewest such requests in progress; retries once on another one.
 
-    Authentication, the model check and the time limit are those of scheduled requests; the number in progress is bounded.
+    Authentication, the model check and the time limit are those of scheduled requests; the number in progress is bounded. Such answers
+    take little time, so an engine that does not begin one within `head_timeout_s` hangs, and the request has failed there.
     """
 
-    def __init__(self, *, fleet: Fleet, auth: Authenticator, bodies: BodyParser, observer: Observers, timeout_s: float) -> None:
+    def __init__(
+        self, *, fleet: Fleet, auth: Authenticator, bodies: BodyParser, observer: Observers, timeout_s: float, head_timeout_s: float
+    ) -> None:
         self._fleet = fleet
         self._observer = observer
         self._auth = auth
         self._bodies = bodies
         self._timeout_s = timeout_s
+        self._head_timeout_s = head_timeout_s
         self._passing = 0
 
     async def serve(self, http: HttpRequest, out: Responder) -> None:
@@ -100,7 +108,7 @@ class PassThrough:
             except EngineError as error:
                 failure = error
                 self._fleet.request_failed(instance.name, sent_s, str(error), body)
-                if isinstance(error, EngineUnavailable) and not isinstance(error, StaleConnection):
+                if isinstance(error, EngineUnavailable) and not isinstance(error, EngineSilent | StaleConnection):
                     self._fleet.mark_down(instance.name, str(error))
                 continue
             if not answer.engine_well and (answer.status < 500 or answer.status == LACKS_API):
@@ -130,7 +138,7 @@ class PassThrough:
         request_id = os.urandom(16).hex()
         instance.passing += 1
         try:
-            response = await instance.engine.send(path, body, headers, request_id=request_id)
+            response = await self._begun(instance, path, body, headers, request_id)
             try:
                 await relay(response, out, answer, api=api_of(path), head=dict, progress=lambda _: None)
             finally:
@@ -151,3 +159,19 @@ class PassThrough:
         if answer.streamed:
             raise EngineFault(502, "the engine answered with a stream where none was asked for")
         return answer
+
+    async def _begun(self, instance: Instance, path: str, body: bytes, headers: dict[str, str], request_id: str) -> EngineResponse:
+        """Sends the request and waits for the head of the answer.
+
+        Raises:
+            EngineSilent: None came in time.
+            EngineError: The engine failed.
+        """
+        limit_s = patience_s(self._head_timeout_s, len(body) // BYTES_PER_TOKEN)
+        try:
+            async with asyncio.timeout(limit_s):
+                return await instance.engine.send(path, body, headers, request_id=request_id)
+        except TimeoutError:
+            with suppress(EngineError):
+                await instance.engine.abort(request_id)
+            raise EngineSilent(f"engine {instance.name}: no response head within {limit_s:.3g} s") from None

@@ -14,7 +14,7 @@ from hmas.controller.observability.observer import Directives, Event, MetaDecisi
 VERSION = 1
 GOODPUT_EVERY_S = 5.0
 """How often goodput is summed up."""
-KNOBS = ("n_run", "token_budget", "long_prefill_tokens", "guard")
+KNOBS = ("n_run", "token_budget", "guard")
 
 
 class MqttExporter(Observer):

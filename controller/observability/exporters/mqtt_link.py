@@ -112,6 +112,7 @@ class MqttLink:
 
     Attributes:
         connected: Whether the broker is there now.
+        reason: Why it is not, in words; empty while it is there, and before the first attempt has ended.
         on_change: Called when the broker has come, with an empty text, or has gone, with the reason; once for each reason.
         on_command: Answers commands; None takes none.
     """
@@ -130,6 +131,8 @@ class MqttLink:
             ConfigError: There is no password where the configuration says that it is.
         """
         self.connected = False
+        self.reason = ""
+        self._since_s = 0.0
         self.on_change: Callable[[str], None] = lambda _: None
         self.on_command: OnCommand | None = None
         self._mqtt = mqtt
@@ -141,7 +144,12 @@ class MqttLink:
 
     def start(self) -> None:
         """Connects in the background."""
+        self._since_s = asyncio.get_running_loop().time()
         self._task = asyncio.create_task(self._run())
+
+    def for_s(self) -> float:
+        """For how long the broker has been there, or away."""
+        return asyncio.get_running_loop().time() - self._since_s
 
     async def close(self) -> None:
         """Sends what is left and says goodbye if the broker is there; the caller bounds the time."""
@@ -156,21 +164,17 @@ class MqttLink:
             self._task.cancel()
 
     async def _run(self) -> None:
-        retry_s, told = RETRY_FIRST_S, ""
+        retry_s = RETRY_FIRST_S
         clock = asyncio.get_running_loop()
         while True:
             began_s = clock.time()
             try:
                 await self._session()
             except ERRORS as error:
-                reason = str(error) or type(error).__name__
-                was_there, self.connected = self.connected, False
-                if was_there or reason != told:
-                    self.on_change(reason)
-                told = reason
-            except Exception:
-                self.connected = False
+                self._turn(connected=False, reason=str(error) or type(error).__name__)
+            except Exception as error:
                 log.exception("the connection to the MQTT broker failed")
+                self._turn(connected=False, reason=f"{type(error).__name__}: {error}")
             if self._closing.is_set():
                 return
             # Of two clients of one name each puts the other off, so a short connection is no reason to be quick again.
@@ -178,6 +182,15 @@ class MqttLink:
                 retry_s = RETRY_FIRST_S
             await asyncio.sleep(retry_s)
             retry_s = min(RETRY_MOST_S, 2.0 * retry_s)
+
+    def _turn(self, *, connected: bool, reason: str = "") -> None:
+        """Notes whether the broker is there, and reports it where that or the reason has changed."""
+        before, told = self.connected, self.reason
+        if connected is not before:
+            self._since_s = asyncio.get_running_loop().time()
+        self.connected, self.reason = connected, reason
+        if connected is not before or reason != told:
+            self.on_change(reason)
 
     async def _session(self) -> None:
         """One connection, from its beginning until it breaks or the gateway closes."""
@@ -190,8 +203,7 @@ class MqttLink:
             if self.on_command is not None:
                 await _subscribe(client, [command_topic(mqtt, user) for user in mqtt.command_users])
             self._outbox.send_all_state()
-            self.connected = True
-            self.on_change("")
+            self._turn(connected=True)
             tasks = [asyncio.create_task(self._send(client)), asyncio.create_task(self._receive(client))]
             try:
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

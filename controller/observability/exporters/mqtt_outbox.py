@@ -19,7 +19,7 @@ class Outbox:
     """Collects messages while the broker is away. A message leaves it once the broker has it, so it may be sent twice, never lost.
 
     Attributes:
-        dropped: Called with each number of messages that were dropped because the queue was full.
+        dropped: Called with each number of messages that were dropped because the queue was full; `dropped_total` is their sum.
         filled: Set when there is something to send.
     """
 
@@ -27,6 +27,7 @@ class Outbox:
         """Starts empty. `most`: messages that are queued; beyond it the oldest is dropped. A state replaces its predecessor instead."""
         self.filled = asyncio.Event()
         self.dropped: Callable[[int], None] = lambda _: None
+        self.dropped_total = 0
         self._most = most
         self._state: dict[str, bytes] = {}
         self._changed: dict[str, None] = {}
@@ -48,6 +49,7 @@ class Outbox:
         if len(self._queue) >= self._most:
             self._queue.popleft()
             self._sending = max(0, self._sending - 1)
+            self.dropped_total += 1
             self.dropped(1)
         self._queue.append(message)
         self.filled.set()

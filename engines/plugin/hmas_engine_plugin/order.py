@@ -19,7 +19,7 @@ MAX_ID_CHARS = 256
 MAX_NUMBER = 2**31 - 1
 MAX_FAULTS = 10
 FIELDS = ("knobs", "priorities", "evict")
-KNOBS = ("n_run", "token_budget", "long_prefill_tokens")
+KNOBS = ("n_run", "token_budget")
 
 
 class OrderError(ValueError):

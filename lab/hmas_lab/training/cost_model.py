@@ -12,8 +12,8 @@ from hmas.agents.model_store.card import ModelCard
 from hmas.agents.model_store.ranges import RANGES, ranges_of
 from hmas.agents.prediction.experience import Table
 from hmas.agents.prediction.features import CATEGORIES, FEATURES
-from hmas.agents.prediction.regressor import FORMAT, KIND, LEVELS, TARGETS, CatBoostRegressor, Target
-from hmas.agents.prediction.training import PARAMETERS, SHAPES, accepted_error, clipped, hash_of, pool_of, quantile_loss
+from hmas.agents.prediction.regressor import FORMAT, KIND, TARGETS, CatBoostRegressor, Target
+from hmas.agents.prediction.training import PARAMETERS, SHAPES, accepted_error, clipped, hash_of, median_loss, pool_of
 from hmas_lab.training.episodes import Sample, samples, table
 
 EPISODES = 240
@@ -29,9 +29,9 @@ def train(seed: int, episodes: int, on_progress: Callable[[int, int], None] = la
         found += episode
         on_progress(number + 1, episodes)
     learnt = table(found)
-    models = {(target, level): _fit(learnt, target, level, seed=seed) for target in TARGETS for level in LEVELS}
-    for (target, level), model in models.items():
-        _make_reproducible(model, f"hmas-{target}-{level:g}-{seed}-{episodes}")
+    models = {target: _fit(learnt, target, seed=seed) for target in TARGETS}
+    for target, model in models.items():
+        _make_reproducible(model, f"hmas-{target}-0.5-{seed}-{episodes}")
     chosen = np.sort(np.random.default_rng(seed).permutation(len(learnt))[:REPLAY_ROWS])
     card = ModelCard(
         kind=KIND,
@@ -41,7 +41,6 @@ def train(seed: int, episodes: int, on_progress: Callable[[int, int], None] = la
         details={
             "features": list(FEATURES),
             "categories": list(CATEGORIES),
-            "levels": list(LEVELS),
             "rows": len(learnt),
             RANGES: ranges_of(FEATURES, learnt.rows.tolist()),
         },
@@ -59,18 +58,13 @@ def measure(regressor: CatBoostRegressor, seed: int, episodes: int) -> dict[str,
         for name, said in (("formula", [sample.formula for sample in kept]), ("agent", [sample.said for sample in kept])):
             predicted = np.array([getattr(estimate, target) for estimate in said])
             metrics |= {f"{target}_{name}_{what}": round(value, 4) for what, value in _errors(actual, predicted).items()}
-        tail = np.array([getattr(sample.p90, target) for sample in kept])
-        metrics[f"{target}_below_p90"] = round(float(np.mean(actual <= tail)), 4)
-    took = np.array([sample.took_ms for sample in found])
-    for column, level in enumerate(LEVELS):
-        metrics[f"total_ms_below_{level:g}"] = round(float(np.mean(took <= [sample.total_ms[column] for sample in found])), 4)
     return metrics
 
 
 def accept(regressor: CatBoostRegressor, seed: int, episodes: int) -> CatBoostRegressor:
     """Returns the model with its accepted error, measured on unseen episodes, on its card."""
     learnt = table([sample for episode in samples(seed, episodes, regressor) for sample in episode])
-    accepted = accepted_error(regressor.log_quantiles(learnt.rows, learnt.names), clipped(learnt.labels))
+    accepted = accepted_error(regressor.log_ratios(learnt.rows, learnt.names), clipped(learnt.labels))
     return _with_card(regressor, details=regressor.card.details | {"accepted": accepted})
 
 
@@ -83,12 +77,12 @@ def _with_card(regressor: CatBoostRegressor, **changes: Any) -> CatBoostRegresso
     return CatBoostRegressor(regressor.models, msgspec.structs.replace(regressor.card, **changes), regressor.replay)
 
 
-def _fit(learnt: Table, target: Target, level: float, *, seed: int) -> Any:
+def _fit(learnt: Table, target: Target, *, seed: int) -> Any:
     import catboost  # noqa: PLC0415
 
     labels = learnt.labels[:, TARGETS.index(target)]
     kept = np.isfinite(labels)
-    model = catboost.CatBoost({**PARAMETERS, **SHAPES[target], **quantile_loss(target, level), "random_seed": seed})
+    model = catboost.CatBoost({**PARAMETERS, **SHAPES[target], **median_loss(target), "random_seed": seed})
     model.fit(pool_of(learnt.rows[kept], learnt.names[kept], clipped(labels[kept])))
     return model
 

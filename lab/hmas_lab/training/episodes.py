@@ -39,20 +39,16 @@ class Sample:
     Attributes:
         row, names: The regressor's input.
         formula: The analytic prediction.
-        said: The agent's prediction with all corrections at that time; `p90` its 90 % quantiles.
-        total_ms: Its prediction of the total: quantiles 0.1, 0.5, 0.9.
-        ttft_ms, tpot_ms: The outcome; `tpot_ms` is -1 with fewer than two tokens. `took_ms`: dispatch to end.
+        said: The agent's prediction with all corrections at that time.
+        ttft_ms, tpot_ms: The outcome; `tpot_ms` is -1 with fewer than two tokens.
     """
 
     row: NDArray[np.float32]
     names: tuple[bytes, ...]
     formula: Estimate
     said: Estimate
-    p90: Estimate
-    total_ms: tuple[float, float, float]
     ttft_ms: float
     tpot_ms: float
-    took_ms: float
 
     @property
     def labels(self) -> tuple[float, float]:
@@ -74,7 +70,7 @@ class Arrival:
 @dataclass(slots=True)
 class _Life:
     arrival: Arrival
-    asked: tuple[NDArray[np.float32], tuple[bytes, ...], Estimate, Estimate, Estimate, tuple[float, float, float]] | None = None
+    asked: tuple[NDArray[np.float32], tuple[bytes, ...], Estimate, Estimate] | None = None
     dispatched_s: float = 0.0
     first_s: float = 0.0
     running: int = 0
@@ -145,8 +141,6 @@ class Episode:
                     tuple(categories(asked, fleet)[0]),
                     Estimate(float(ttft[0, 0]), float(tpot[0, 0])),
                     Estimate(cost.ttft_ms[NAME], cost.tpot_ms[NAME]),
-                    Estimate(cost.ttft_p90_ms[NAME], cost.tpot_p90_ms[NAME]),
-                    cost.total_ms[NAME],
                 )
         self._lives[request_id] = life
         self._queue.append(request_id)
@@ -178,7 +172,7 @@ class Episode:
         tpot_ms = 1000.0 * (at_s - life.first_s) / (tokens - 1) if tokens > 1 else -1.0
         self.model.learn(_completion(life, event, at_s, ttft_ms, tpot_ms))
         if life.asked is not None:
-            yield Sample(*life.asked, ttft_ms, tpot_ms, 1000.0 * (at_s - life.dispatched_s))
+            yield Sample(*life.asked, ttft_ms, tpot_ms)
 
     def _snapshot(self, at_s: float) -> SystemSnapshot:
         view = InstanceView(

@@ -39,7 +39,6 @@ class Control:
         self.evictions = 0
         found = {"n_run": self._concurrency(), "token_budget": _tokens_per_prefill(scheduler, parallel())}
         self.knobs, self.absent = sorted_out(found)
-        self.absent["long_prefill_tokens"] = "SGLang bounds a prefill step as a whole (token_budget), not each prompt's part of it"
         for action, reason in (("reprioritize", _no_reprioritize(scheduler)), ("evict", _no_evict(scheduler, parallel(), hooked=hooked))):
             if reason:
                 self.absent[action] = reason

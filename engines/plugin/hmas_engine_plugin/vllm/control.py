@@ -40,7 +40,6 @@ class Control:
         found = {
             "n_run": self._concurrency(capped=capped),
             "token_budget": _tokens_per_step(scheduler),
-            "long_prefill_tokens": _long_prefill(scheduler),
         }
         self.knobs, self.absent = sorted_out(found)
         for action, reason in (("reprioritize", _no_reprioritize(scheduler)), ("evict", _no_evict(scheduler))):
@@ -181,20 +180,6 @@ def _least_tokens(scheduler: Any, high: int) -> int:
     if getattr(scheduler, "need_mamba_block_aligned_split", False):
         return int(getattr(scheduler, "block_size", high))
     return 1 + max(int(getattr(scheduler, name, 0) or 0) for name in ("num_spec_tokens", "num_prefill_lookahead"))
-
-
-def _long_prefill(scheduler: Any) -> Knob | str:
-    config = scheduler.scheduler_config
-    if not isinstance(getattr(config, "long_prefill_token_threshold", None), int):
-        return "this version of vLLM has no long_prefill_token_threshold"
-    if not getattr(config, "enable_chunked_prefill", True):
-        return "vLLM was started without chunked prefill"
-    if getattr(scheduler, "need_mamba_block_aligned_split", False):
-        return "this model's state is kept block by block, so its prompts are cut where the blocks end"
-    high = getattr(scheduler, "max_model_len", None)
-    if not isinstance(high, int):
-        return "this version of vLLM states no max_model_len"
-    return _attribute(config, "long_prefill_token_threshold", 0, high)
 
 
 def _no_reprioritize(scheduler: Any) -> str:
