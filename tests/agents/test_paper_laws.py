@@ -1,5 +1,7 @@
 """The paper's laws at values worked out by hand from its formulas."""
 
+from typing import Any
+
 import pytest
 from control_kit import completion, instance, long_view, short_view
 from message_kit import request_notice
@@ -171,7 +173,7 @@ def test_anomalies_lead_to_fcfs_whatever_else_shows():
     assert mapped(long_view(0.0, **DEADLINES), ("stuck",))[0] == "fcfs"
 
 
-def meta() -> MetaModel:
+def meta() -> Any:
     limits = Limits(period_s=10.0, dwell_s=0.001, rollback_window_s=15.0, rollback_ratio=1.5, switches_per_hour=3600, agree=1)
     start = candidate("sjf", {"aging_ms_per_s": 0.0})
     return MetaModel(start=start, pool=POOL, limits=limits, guards=PAPER_GUARDS, selector=PaperRuleSelector())
@@ -209,12 +211,12 @@ def test_extreme_overload_bypasses_and_its_end_restores_the_policy():
 
 def test_the_most_frequent_task_of_the_newest_requests():
     frequent = FrequentTask(window=3)
-    assert frequent.task is TaskType.UNKNOWN
+    assert frequent.task == TaskType.UNKNOWN
     for task in (TaskType.QA, TaskType.QA, TaskType.SUMMARIZATION):
         frequent.add(task)
-    assert frequent.task is TaskType.QA
+    assert frequent.task == TaskType.QA
     frequent.add(TaskType.SUMMARIZATION)
-    assert frequent.task is TaskType.SUMMARIZATION
+    assert frequent.task == TaskType.SUMMARIZATION
 
 
 def test_an_unknown_request_has_the_targets_of_the_most_frequent_bucket():
