@@ -49,7 +49,7 @@ def test_a_short_comparison_writes_its_tables(tmp_path):
     options = ["--workloads", "burst", "--seeds", "1", "--span", "30", "--out", str(tmp_path)]
     assert main(["paper-preset", *options]) == 0
     document = json.loads((tmp_path / "paper-preset.json").read_text())
-    assert set(document["workloads"]["burst"]) == set(configurations())
+    assert set(document["summary"]["burst"]) == set(configurations())
     (_, _, ends), (_, _, parts) = tables(document)
     assert [row[1] for row in ends] == [OURS, PAPER]
     assert [row[0] for row in parts] == list(PARTS)

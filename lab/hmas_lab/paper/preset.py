@@ -186,7 +186,7 @@ def compared(settings: PresetSettings, backend: Backend, say: Callable[[str], No
     return {
         "version": 1,
         "settings": msgspec.to_builtins(settings),
-        "workloads": {name: dict(summary(rows, name)) for name in settings.workloads},
+        "summary": {name: summary(rows, name) for name in settings.workloads},
         "rows": msgspec.to_builtins(rows),
     }
 

@@ -58,9 +58,9 @@ def tables(document: Mapping[str, Any]) -> list[tuple[str, list[str], list[tuple
     """Both ends with all figures, then the parts: title, head and rows of each."""
     found: list[tuple[str, list[str], list[tuple[str, ...]]]] = []
     head = ["workload", "system", "good", "goodput/s", "ESG/s", "TTFT met", "TPOT met", "TTFT p95, s", "TPOT p95, ms", "changes"]
-    ends = [(workload, arm, arms[arm]) for workload, arms in document["workloads"].items() for arm in (OURS, PAPER)]
+    ends = [(workload, arm, arms[arm]) for workload, arms in document["summary"].items() for arm in (OURS, PAPER)]
     found.append(("Both systems, mean over the seeds:", head, [(workload, arm, *_figures(one)) for workload, arm, one in ends]))
-    by = document["workloads"]
+    by = document["summary"]
     rows = [(part, *(_points(arms, arm, end) for arms in by.values() for arm, end in _pairs(part))) for part in PARTS]
     heads = [f"{workload}, {side}" for workload in by for side in ("ours with the paper's", "the paper's with ours")]
     found.append(("Each part switched over, change of the share of good requests in points:", ["part", *heads], rows))
