@@ -147,8 +147,13 @@ def watched(short: Sequence[ShortView], long: LongView, limits: Limits, settle_s
 
 @dataclass(frozen=True, slots=True)
 class GuardSet:
-    """What makes meta's bypass guard and the window that watches a switch; the defaults are this product's own."""
+    """What makes meta's bypass guard and the window that watches a switch; the defaults are this product's own.
 
+    Attributes:
+        trusting: Whether every selector is followed without a judge, as the paper's language model is.
+    """
+
+    trusting: bool = False
     bypass: Callable[[], BypassGuard] = BypassGuard
     watched: Callable[[Sequence[ShortView], LongView, Limits, float, float], RollbackWindow] = watched
 

@@ -65,7 +65,8 @@ def _language_model(setup: SelectorSetup) -> Selector:
         raise ConfigError("agents.meta_llm_url is empty; allowed with meta_selector llm: the address of an OpenAI-compatible server")
     key = os.environ.get(agents.meta_llm_key_env, "") if agents.meta_llm_key_env else ""
     endpoint = ChatEndpoint(agents.meta_llm_url, key, timeout_s=agents.meta_llm_timeout_s)
-    return LlmSelector(endpoint.ask, RuleSelector(), model=agents.meta_llm_model, max_tokens=agents.meta_llm_max_tokens)
+    rules = PaperRuleSelector() if agents.meta_guards == "paper" else RuleSelector()
+    return LlmSelector(endpoint.ask, rules, model=agents.meta_llm_model, max_tokens=agents.meta_llm_max_tokens)
 
 
 def _paper_selector(_setup: SelectorSetup) -> Selector:

@@ -65,7 +65,8 @@ class MetaModel:
         self._selector: Selector = selector or self._rules
         self._judge = judge
         self._journal = journal
-        self._probation = None if self._selector.trusted else Probation(self._start, self._limits.dwell_s)
+        self._trusting = self._selector.trusted or guards.trusting
+        self._probation = None if self._trusting else Probation(self._start, self._limits.dwell_s)
         self.asking: PendingWork | None = None
         self.current = self._start
         self._stable = self._start
@@ -292,7 +293,7 @@ class MetaModel:
 
     def _trusts(self, word: DecisionText) -> bool:
         """Whether a proposal is followed without a judge: a trusted selector's is, and the rule map's even as a fallback."""
-        return self._selector.trusted or word.source == self._rules.name
+        return self._trusting or word.source == self._rules.name
 
     def _unjudged(self, word: DecisionText, wanted: Candidate, now_s: float) -> Decisions:
         return self._keep(word, wanted, f"nobody can judge it, and {self._selector.name} is not followed unjudged", now_s)

@@ -53,4 +53,4 @@ def watched(short: Sequence[ShortView], long: LongView, limits: Limits, _settle_
     return PaperRollback(before, ratio=limits.rollback_ratio, from_s=now_s, until_s=now_s + limits.rollback_window_s)
 
 
-PAPER_GUARDS = GuardSet(PaperBypass, watched)
+PAPER_GUARDS = GuardSet(trusting=True, bypass=PaperBypass, watched=watched)

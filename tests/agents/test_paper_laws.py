@@ -7,6 +7,7 @@ from control_kit import completion, instance, long_view, short_view
 from message_kit import request_notice
 
 from hmas.agents.meta.candidate import candidate
+from hmas.agents.meta.guards import GuardSet
 from hmas.agents.meta.limits import Limits
 from hmas.agents.meta.model import MetaModel
 from hmas.agents.meta.paper_guards import PAPER_GUARDS, is_extreme, rolls_back
@@ -195,6 +196,19 @@ def test_a_switch_that_made_one_view_worse_is_rolled_back_at_once(seen):
     assert model.on_short(short_view(10.2, ttft_ms=tail(450.0), violation_rate=0.03), 10.2) == []
     (said,) = model.on_short(short_view(10.4, **seen), 10.4)
     assert (said.policy, said.parameters, said.source) == ("sjf", {"aging_ms_per_s": 0.0}, "rollback")
+
+
+class Untrusted(PaperRuleSelector):
+    name, trusted = "llm", False
+
+
+def test_a_selector_that_is_not_trusted_is_followed_without_a_judge_as_in_the_paper():
+    limits = Limits(period_s=10.0, dwell_s=0.001, agree=1)
+    for guards, followed in ((PAPER_GUARDS, True), (GuardSet(), False)):
+        model = MetaModel(start="sjf", pool=POOL, limits=limits, guards=guards, selector=Untrusted())
+        model.on_short(short_view(9.0), 9.0)
+        model.on_long(long_view(10.0, **DEADLINES), 10.0)
+        assert (model.policy == "edf") is followed
 
 
 def test_extreme_overload_bypasses_and_its_end_restores_the_policy():
