@@ -136,7 +136,7 @@ def test_what_an_operator_holds_is_followed():
     [((1500.0, 0.2), False), ((1501.0, 0.2), True), ((1000.0, 0.30), False), ((1000.0, 0.31), True), ((100.0, 0.31), True)],
 )
 def test_equation_12_as_printed(now, rolls):
-    assert rolls_back(*now, 1000.0, 0.2, 1.5) is rolls
+    assert rolls_back(now[0], now[1], 1000.0, 0.2, 1.5) is rolls
 
 
 def test_the_bypass_is_for_anomalies_and_extreme_overload():
@@ -225,12 +225,12 @@ def test_extreme_overload_bypasses_and_its_end_restores_the_policy():
 
 def test_the_most_frequent_task_of_the_newest_requests():
     frequent = FrequentTask(window=3)
-    assert frequent.task == TaskType.UNKNOWN
+    assert str(frequent.task) == "unknown"
     for task in (TaskType.QA, TaskType.QA, TaskType.SUMMARIZATION):
         frequent.add(task)
-    assert frequent.task == TaskType.QA
+    assert str(frequent.task) == str(TaskType.QA)
     frequent.add(TaskType.SUMMARIZATION)
-    assert frequent.task == TaskType.SUMMARIZATION
+    assert str(frequent.task) == str(TaskType.SUMMARIZATION)
 
 
 def test_an_unknown_request_has_the_targets_of_the_most_frequent_bucket():
