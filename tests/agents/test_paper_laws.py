@@ -21,7 +21,11 @@ from hmas.agents.statera.paper.loops import is_saturated, next_budget, next_n_ru
 from hmas.agents.statera.paper.model import PaperStatera
 from hmas.controller.core.messages import LatencySummary
 from hmas.controller.core.slo import slo_for
-from hmas.controller.core.types import TaskType
+from hmas.controller.core.types import Estimates, Request, Slo, TaskType
+from hmas.controller.scheduling.policies.edf import Edf
+from hmas.controller.scheduling.policies.sjf import Sjf
+from hmas.controller.scheduling.policies.slack import slack_key_s
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 
 BAND = Band(0.75, 0.92)
 POOL = ("fcfs", "edf", "sjf", "two-lane", "wfq")
@@ -29,6 +33,26 @@ POOL = ("fcfs", "edf", "sjf", "two-lane", "wfq")
 
 def tail(p99: float) -> LatencySummary:
     return LatencySummary(count=100, p50=p99 / 4, p95=p99 / 2, p99=p99)
+
+
+# -- the queue: T_tot, D_r, S_r ---------------------------------------------------------------------------------------------------------
+
+
+def entry() -> QueueEntry:
+    request = Request(id="r", tenant="t", model="m", arrival_s=100.0, prompt_tokens=300)
+    slo = Slo(ttft_ms=6000.0, tpot_ms=90.0)
+    estimates = Estimates(slo=slo, importance=0.75, output_tokens=100.0, output_tokens_upper=200.0, ttft_ms=200.0, tpot_ms=30.0)
+    return QueueEntry(request=request, estimates=estimates, seq=0, weight=1.0)
+
+
+def test_the_keys_of_the_queue():
+    # T_tot = 200 + 30 x 100 = 3200 ms; D_r = 100 + 6 + 0.09 x 100 = 115 s; S_r = 115 - 3.2 = 111.8 s, V_sys apart
+    waiting = entry()
+    assert waiting.estimates.total_ms == 3200.0
+    assert waiting.deadline_s == pytest.approx(115.0)
+    assert slack_key_s(waiting) == pytest.approx(111.8)
+    assert Edf({"key": 1.0}).key(waiting) == pytest.approx(115.0)
+    assert Sjf({"aging_ms_per_s": 0.0}).key(waiting) == 3200.0
 
 
 # -- statera: Algorithm 2, Eq. 4, extremum seeking ---------------------------------------------------------------------------------
