@@ -133,10 +133,11 @@ class BypassGuard:
         """Returns what calls for the bypass now; empty if nothing does."""
         return tuple(sorted(view.anomalies))
 
-    def resume(self, seen_s: float) -> None:
-        """Resumes a bypass from before a restart, last active at `seen_s`, until its time is up."""
+    def resume(self, seen_s: float, name: str = "") -> None:
+        """Turns the bypass on until its time is up: from before a restart, last active at `seen_s`, or for a cause by `name`."""
         self.active = True
         self._seen_s = seen_s
+        self.names = (name,) if name else self.names
 
 
 def watched(short: Sequence[ShortView], long: LongView, limits: Limits, settle_s: float, now_s: float) -> RollbackWindow:
@@ -150,12 +151,17 @@ class GuardSet:
     """What makes meta's bypass guard and the window that watches a switch; the defaults are this product's own.
 
     Attributes:
-        trusting: Whether every selector is followed without a judge, as the paper's language model is.
+        trusting: Whether every selector is followed without a judge, a bypass that it asks for included, as in the paper.
     """
 
     trusting: bool = False
     bypass: Callable[[], BypassGuard] = BypassGuard
     watched: Callable[[Sequence[ShortView], LongView, Limits, float, float], RollbackWindow] = watched
+
+
+def has_engine(view: ShortView) -> bool:
+    """Whether any engine is healthy, as far as the view tells."""
+    return not view.instances or any(instance.engine is None or instance.engine.healthy for instance in view.instances)
 
 
 def recent(views: Sequence[ShortView], now_s: float, span_s: float) -> list[ShortView]:

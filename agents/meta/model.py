@@ -12,7 +12,7 @@ from typing import Any
 
 from hmas.agents.meta.candidate import Candidate, candidate
 from hmas.agents.meta.cooldowns import Cooldowns
-from hmas.agents.meta.guards import GuardSet, RollbackWindow, Verdict
+from hmas.agents.meta.guards import GuardSet, RollbackWindow, Verdict, has_engine
 from hmas.agents.meta.journal import DecisionJournal
 from hmas.agents.meta.judge import Judge, Ruling
 from hmas.agents.meta.limits import Limits
@@ -137,7 +137,7 @@ class MetaModel:
         self._evaluated_s = now_s
         if "policy" in view.forced or self._bypass.active:
             return []
-        if self._short and not _has_engine(self._short[-1]):
+        if self._short and not has_engine(self._short[-1]):
             self._agreed = (self.current, "", 0)
             return self._say(now_s, self.policy, DecisionText("keep: no engine is healthy, so nothing can be judged", "hold"))
         outcomes: Decisions = list(self._journal.ended(view, self.current, self._since_s, now_s)) if self._journal is not None else []
@@ -195,6 +195,9 @@ class MetaModel:
         if probation is not None and self._judge is not None and self._is_settled(now_s) and probation.due(situation, now_s):
             reference = probation.reference
             return self._ask_judge(self._judge, reference, now_s, lambda ruling, at_s: self._held(ruling, reference, at_s))
+        if proposal.bypass and self._guards.trusting and self._short:
+            self._bypass.resume(now_s, f"{proposal.source}: {proposal.reason}")
+            return self._enter_bypass(self._short[-1], now_s)
         wanted, fault = self._checked(proposal)
         word = DecisionText(proposal.reason, proposal.source, proposal.evidence, proposal.confidence, proposal.candidates)
         if fault:
@@ -393,7 +396,3 @@ class MetaModel:
             changed=changed,
             repeats=repeats,
         )
-
-
-def _has_engine(view: ShortView) -> bool:
-    return not view.instances or any(instance.engine is None or instance.engine.healthy for instance in view.instances)

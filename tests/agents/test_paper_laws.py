@@ -11,6 +11,7 @@ from hmas.agents.meta.guards import GuardSet
 from hmas.agents.meta.limits import Limits
 from hmas.agents.meta.model import MetaModel
 from hmas.agents.meta.paper_guards import PAPER_GUARDS, is_extreme, rolls_back
+from hmas.agents.meta.selectors.base import Proposal
 from hmas.agents.meta.selectors.paper_rules import PaperRuleSelector, mapped
 from hmas.agents.perception.model import PerceptionModel
 from hmas.agents.perception.tally import FrequentTask
@@ -233,6 +234,22 @@ def test_a_selector_that_is_not_trusted_is_followed_without_a_judge_as_in_the_pa
         model.on_short(short_view(9.0), 9.0)
         model.on_long(long_view(10.0, **DEADLINES), 10.0)
         assert (model.policy == "edf") is followed
+
+
+class AsksForBypass(Untrusted):
+    def propose(self, situation):
+        return Proposal(candidate=candidate("fcfs"), reason="too much", source=self.name, bypass=True)
+
+
+def test_a_bypass_that_the_selector_asks_for_is_followed_as_in_the_paper():
+    for guards, followed in ((PAPER_GUARDS, True), (GuardSet(), False)):
+        model = MetaModel(start="sjf", pool=POOL, guards=guards, selector=AsksForBypass())
+        model.on_short(short_view(9.0), 9.0)
+        said: Any = model.on_long(long_view(10.0), 10.0)
+        assert (said[-1].bypass, model.bypassed) == (followed, followed)
+        later: Any = [one for step in range(12) for one in model.on_short(short_view(11.0 + step), 11.0 + step)]
+        assert not model.bypassed, "normal adaptation resumes"
+        assert [one.policy for one in later if one.changed] == (["sjf"] if followed else [])
 
 
 def test_extreme_overload_bypasses_and_its_end_restores_the_policy():
