@@ -254,8 +254,8 @@ class SchedulerConfig(Section, frozen=True):
             "off: each in full, which never passes the cache"
         ),
     ] = SHIPPED.fence_prefix_credit
-    fence_in_bypass: Annotated[bool, doc("Eq. 2 holds in the emergency bypass, too; off: the bypass has no bounds")] = True
-    idle_relief: Annotated[bool, doc("dispatch a request after a second beside an instance that is less than half full")] = True
+    fence_in_bypass: Annotated[bool, doc("Eq. 2 holds in the emergency bypass, too")] = SHIPPED.fence_in_bypass
+    idle_relief: Annotated[bool, doc("dispatch what has waited a second beside a half-empty instance")] = SHIPPED.idle_relief
     routing: Annotated[ListedName, doc("chooses the instance: least-loaded, round-robin, or a plugin's")] = DEFAULT_ROUTER
     tick_s: Annotated[Seconds, doc("how often deadlines are checked and telemetry is sent")] = 0.1
 
