@@ -8,10 +8,10 @@ back must not receive the whole backlog at once; decisions are held until an eng
 without fresh views meta posts nothing, and the gateway returns to its configured policy.
 """
 
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from hmas.agents.meta.limits import Limits
 from hmas.controller.core.messages import LongView, ShortView
 
 SAMPLES_MIN = 20
@@ -73,7 +73,7 @@ class RollbackWindow:
     def __init__(self, before: Baseline, *, ratio: float, from_s: float, until_s: float) -> None:
         self.before = before
         self.until_s = until_s
-        self._ratio = ratio
+        self.ratio = ratio
         self._from_s = from_s
         self._strikes = 0
 
@@ -87,7 +87,7 @@ class RollbackWindow:
         if now_s < self._from_s or view.ended < SAMPLES_MIN:
             return None
         load = min(LOAD_MAX, max(1.0, view.arrival_rps / self.before.arrival_rps)) if self.before.arrival_rps > 0 else LOAD_MAX
-        rho = self._ratio * load
+        rho = self.ratio * load
         rate_limit = rho * max(VIOLATION_FLOOR, self.before.violation_rate)
         aged = min(LOAD_MAX, max(1.0, view.oldest_wait_ms / max(1.0, self.before.oldest_wait_ms)))
         tail_limit = rho * aged * max(TTFT_FLOOR_MS, self.before.ttft_ms_p99)
@@ -120,13 +120,18 @@ class BypassGuard:
 
     def observe(self, view: ShortView, now_s: float) -> bool:
         """Takes a short view; returns True if the bypass has just gone on or off."""
-        if view.anomalies:
+        signs = self.signs(view)
+        if signs:
             self._seen_s = now_s
-            self.names = tuple(sorted(view.anomalies))
-        wanted = bool(view.anomalies) or (self.active and 0 <= now_s - self._seen_s < CLEAR_S)
+            self.names = signs
+        wanted = bool(signs) or (self.active and 0 <= now_s - self._seen_s < CLEAR_S)
         changed = wanted != self.active
         self.active = wanted
         return changed
+
+    def signs(self, view: ShortView) -> tuple[str, ...]:
+        """Returns what calls for the bypass now; empty if nothing does."""
+        return tuple(sorted(view.anomalies))
 
     def resume(self, seen_s: float) -> None:
         """Resumes a bypass from before a restart, last active at `seen_s`, until its time is up."""
@@ -134,6 +139,30 @@ class BypassGuard:
         self._seen_s = seen_s
 
 
-def recent(views: deque[ShortView], now_s: float, span_s: float) -> list[ShortView]:
+def watched(short: Sequence[ShortView], long: LongView, limits: Limits, settle_s: float, now_s: float) -> RollbackWindow:
+    """Returns the window that watches a switch made now."""
+    before = baseline(recent(short, now_s, settle_s), long)
+    return RollbackWindow(before, ratio=limits.rollback_ratio, from_s=now_s + settle_s, until_s=now_s + limits.rollback_window_s)
+
+
+@dataclass(frozen=True, slots=True)
+class GuardSet:
+    """What makes meta's bypass guard and the window that watches a switch; the defaults are this product's own.
+
+    Attributes:
+        trusting: Whether every selector is followed without a judge, as the paper's language model is.
+    """
+
+    trusting: bool = False
+    bypass: Callable[[], BypassGuard] = BypassGuard
+    watched: Callable[[Sequence[ShortView], LongView, Limits, float, float], RollbackWindow] = watched
+
+
+def has_engine(view: ShortView) -> bool:
+    """Whether any engine is healthy, as far as the view tells."""
+    return not view.instances or any(instance.engine is None or instance.engine.healthy for instance in view.instances)
+
+
+def recent(views: Sequence[ShortView], now_s: float, span_s: float) -> list[ShortView]:
     """Returns the views of the last `span_s` seconds."""
     return [view for view in views if 0 <= now_s - view.sent_s <= span_s]

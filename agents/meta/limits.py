@@ -16,6 +16,7 @@ class Limits:
         rollback_window_s: How long a switch is watched. `rollback_ratio`: rho of Eq. 12.
         settle_s: Span of the short view: for that long it still holds requests from before the switch.
         keep_alive_s: Longest time without a decision while views arrive.
+        agree: Evaluations in a row in which the same source must propose the same candidate.
         switches_per_hour: Most switches within any hour, without rollbacks and bypasses.
     """
 
@@ -26,6 +27,7 @@ class Limits:
     settle_s: float = 5.0
     keep_alive_s: float = 5.0
     switches_per_hour: int = 30
+    agree: int = 2
 
     @property
     def ban_s(self) -> float:

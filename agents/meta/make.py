@@ -6,14 +6,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from hmas.agents.meta.candidate import candidate
+from hmas.agents.meta.guards import GuardSet
 from hmas.agents.meta.journal import DecisionJournal
 from hmas.agents.meta.judge import Judge
 from hmas.agents.meta.limits import Limits
 from hmas.agents.meta.model import MetaModel
+from hmas.agents.meta.paper_guards import PAPER_GUARDS
 from hmas.agents.meta.pending_work import Decisions
 from hmas.agents.meta.selectors.base import ModelSelector, Selector
 from hmas.agents.meta.selectors.llm import LlmSelector
 from hmas.agents.meta.selectors.llm_endpoint import configured_endpoint
+from hmas.agents.meta.selectors.paper_rules import PaperRuleSelector
 from hmas.agents.meta.selectors.rules import RuleSelector
 from hmas.agents.meta.selectors.twin import TwinSelector
 from hmas.agents.meta.twin.fleet import FleetModel
@@ -58,10 +62,20 @@ def _rule_selector(_setup: SelectorSetup) -> Selector:
 def _language_model(setup: SelectorSetup) -> Selector:
     agents = setup.config.agents
     endpoint = configured_endpoint(agents, os.environ)
-    return LlmSelector(endpoint.ask, RuleSelector(), model=agents.meta_llm_model, max_tokens=agents.meta_llm_max_tokens)
+    rules = PaperRuleSelector() if agents.meta_guards == "paper" else RuleSelector()
+    return LlmSelector(endpoint.ask, rules, model=agents.meta_llm_model, max_tokens=agents.meta_llm_max_tokens)
 
 
-SELECTORS: dict[str, Callable[[SelectorSetup], Selector]] = {"twin": _twin_selector, "rules": _rule_selector, "llm": _language_model}
+def _paper_selector(_setup: SelectorSetup) -> Selector:
+    return PaperRuleSelector()
+
+
+SELECTORS: dict[str, Callable[[SelectorSetup], Selector]] = {
+    "twin": _twin_selector,
+    "rules": _rule_selector,
+    "llm": _language_model,
+    "paper-rules": _paper_selector,
+}
 """What builds a selector, by its name in `agents.meta_selector`: the built-in ones, then those of plugins."""
 
 
@@ -131,14 +145,16 @@ def make_meta(config: Config, *, admission: SchedulerSettings | None = None, rou
         settle_s=agents.qos_short_window_s,
         keep_alive_s=min(5.0, agents.meta_period_s, agents.stale_after_s / 3),
         switches_per_hour=agents.meta_switches_per_hour,
+        agree=agents.meta_agree,
     )
     make_selector = SELECTOR_PLUGINS.find(agents.meta_selector, "agents.meta_selector")
     twin = _twin(config, admission, routing) if agents.meta_judge or agents.meta_selector == "twin" else None
     selector = make_selector(SelectorSetup(config, twin, clock))
     model = MetaModel(
-        start=config.scheduler.policy,
+        start=candidate(config.scheduler.policy, config.scheduler.parameters),
         pool=_whitelist(agents.meta_policies),
         limits=limits,
+        guards=PAPER_GUARDS if agents.meta_guards == "paper" else GuardSet(),
         selector=selector,
         judge=Judge(twin, clock) if twin is not None and agents.meta_judge else None,
         journal=DecisionJournal(

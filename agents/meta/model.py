@@ -12,7 +12,7 @@ from typing import Any
 
 from hmas.agents.meta.candidate import Candidate, candidate
 from hmas.agents.meta.cooldowns import Cooldowns
-from hmas.agents.meta.guards import BypassGuard, RollbackWindow, Verdict, baseline, recent
+from hmas.agents.meta.guards import GuardSet, RollbackWindow, Verdict, has_engine
 from hmas.agents.meta.journal import DecisionJournal
 from hmas.agents.meta.judge import Judge, Ruling
 from hmas.agents.meta.limits import Limits
@@ -25,8 +25,6 @@ from hmas.controller.core.errors import PolicyError
 from hmas.controller.core.messages import LongView, MetaDecision, ShortView
 from hmas.controller.scheduling.policies.registry import BYPASS_POLICY, check_parameters
 
-AGREE = 2
-"""Evaluations in a row in which the same candidate must be proposed; by the same source where the selector is not trusted."""
 SHORT_MAX = 256
 HOUR_S = 3_600.0
 ASKING_MOST_S = 60.0
@@ -39,7 +37,7 @@ class MetaModel:
     Args:
         start: The configured policy: meta starts with it and returns to it.
         pool: Names of the policies that may be chosen (the whitelist Omega).
-        limits: See `Limits`.
+        limits: See `Limits`. `guards`: the bypass and the watch over a switch.
         selector: The source of proposals; the rule map by default.
         judge: Checks other selectors' proposals before they are followed; None for no check.
         journal: Joins decisions with their outcomes.
@@ -51,22 +49,24 @@ class MetaModel:
     def __init__(
         self,
         *,
-        start: str,
+        start: str | Candidate,
         pool: Collection[str],
         limits: Limits | None = None,
+        guards: GuardSet = GuardSet(),  # noqa: B008 - immutable
         selector: Selector | None = None,
         judge: Judge | None = None,
         journal: DecisionJournal | None = None,
     ) -> None:
-        self._start = candidate(start)
-        self._pool = frozenset(pool) | {start}
+        self._start = candidate(start) if isinstance(start, str) else start
+        self._pool = frozenset(pool) | {self._start.policy}
         self._limits = limits or Limits()
         self._settle_s = min(self._limits.settle_s, self._limits.rollback_window_s / 2)
         self._rules = RuleSelector()
         self._selector: Selector = selector or self._rules
         self._judge = judge
         self._journal = journal
-        self._probation = None if self._selector.trusted else Probation(self._start, self._limits.dwell_s)
+        self._trusting = self._selector.trusted or guards.trusting
+        self._probation = None if self._trusting else Probation(self._start, self._limits.dwell_s)
         self.asking: PendingWork | None = None
         self.current = self._start
         self._stable = self._start
@@ -75,7 +75,8 @@ class MetaModel:
         self._agreed: tuple[Candidate, str, int] = (self._start, "", 0)
         self._bans = Cooldowns()
         self._watch: RollbackWindow | None = None
-        self._bypass = BypassGuard()
+        self._guards = guards
+        self._bypass = guards.bypass()
         self._short: deque[ShortView] = deque(maxlen=SHORT_MAX)
         self._situation: Situation | None = None
         self._sequence = 0
@@ -136,7 +137,7 @@ class MetaModel:
         self._evaluated_s = now_s
         if "policy" in view.forced or self._bypass.active:
             return []
-        if self._short and not _has_engine(self._short[-1]):
+        if self._short and not has_engine(self._short[-1]):
             self._agreed = (self.current, "", 0)
             return self._say(now_s, self.policy, DecisionText("keep: no engine is healthy, so nothing can be judged", "hold"))
         outcomes: Decisions = list(self._journal.ended(view, self.current, self._since_s, now_s)) if self._journal is not None else []
@@ -230,8 +231,9 @@ class MetaModel:
             return f"{self.policy} has {self._limits.dwell_s - (now_s - self._switched_s):.0f} s of its dwell time left"
         if self._watch is not None:
             return "the last switch is still being watched"
-        if self._agreed[2] < AGREE:
-            return "proposed in one evaluation only; two in a row are needed"
+        if self._agreed[2] < (needed := self._limits.agree):
+            times = "one evaluation" if self._agreed[2] == 1 else f"{self._agreed[2]} evaluations"
+            return f"proposed in {times} only; {'two' if needed == 2 else needed} in a row are needed"
         while self._switches and not 0.0 <= now_s - self._switches[0] < HOUR_S:
             self._switches.popleft()
         if len(self._switches) >= self._limits.switches_per_hour:
@@ -288,7 +290,7 @@ class MetaModel:
 
     def _trusts(self, word: DecisionText) -> bool:
         """Whether a proposal is followed without a judge: a trusted selector's is, and the rule map's even as a fallback."""
-        return self._selector.trusted or word.source == self._rules.name
+        return self._trusting or word.source == self._rules.name
 
     def _unjudged(self, word: DecisionText, wanted: Candidate, now_s: float) -> Decisions:
         return self._keep(word, wanted, f"nobody can judge it, and {self._selector.name} is not followed unjudged", now_s)
@@ -298,11 +300,7 @@ class MetaModel:
         return self._say(now_s, self.policy, DecisionText(reason, word.source, word.evidence, word.confidence, word.candidates))
 
     def _switch(self, wanted: Candidate, view: LongView, word: DecisionText, now_s: float) -> Decisions:
-        before = baseline(recent(self._short, now_s, self._settle_s), view)
-        limits = self._limits
-        self._watch = RollbackWindow(
-            before, ratio=limits.rollback_ratio, from_s=now_s + self._settle_s, until_s=now_s + limits.rollback_window_s
-        )
+        self._watch = self._guards.watched(self._short, view, self._limits, self._settle_s, now_s)
         previous = self.policy
         self._switches.append(now_s)
         self._put_in_force(wanted, now_s)
@@ -331,7 +329,8 @@ class MetaModel:
             "oldest_wait_ms": view.oldest_wait_ms,
             "in_flight": float(sum(i.in_flight for i in view.instances)),
         }
-        word = DecisionText(f"emergency bypass on: the telemetry contradicts itself ({', '.join(view.anomalies)})", "bypass", evidence)
+        why = "the telemetry contradicts itself" if view.anomalies else "beyond what any policy can serve"
+        word = DecisionText(f"emergency bypass on: {why} ({', '.join(self._bypass.names)})", "bypass", evidence)
         return self._say(now_s, self.policy, word, changed=True)
 
     def _leave_bypass(self, now_s: float) -> Decisions:
@@ -346,7 +345,7 @@ class MetaModel:
         self._stable = self.current
         self._agreed = (self.current, "", 0)
         self._switched_s = self._since_s = now_s
-        self._bypass = BypassGuard()
+        self._bypass = self._guards.bypass()
         self._forget_spans()
 
     def _forget_spans(self) -> None:
@@ -391,7 +390,3 @@ class MetaModel:
             changed=changed,
             repeats=repeats,
         )
-
-
-def _has_engine(view: ShortView) -> bool:
-    return not view.instances or any(instance.engine is None or instance.engine.healthy for instance in view.instances)

@@ -56,6 +56,7 @@ class Loader:
         return PerceptionModel(
             min_confidence=agents.perception_min_confidence,
             slo_scale=self._config.slo.scale,
+            most_frequent=agents.perception_unknown == "most-frequent",
             reader=None if opened is None else opened.reader,
             lengths=LengthModel(None if opened is None else opened.lengths) if lengths is None else lengths,
         )

@@ -10,7 +10,7 @@ from hmas.agents.perception.importance import importance_of
 from hmas.agents.perception.lengths.model import Forecast, LengthModel
 from hmas.agents.perception.reading import TASKS, PromptView, Reader, Reading
 from hmas.agents.perception.tagging import RulesReader
-from hmas.agents.perception.tally import Score, Tally, score
+from hmas.agents.perception.tally import FrequentTask, Score, Tally, score
 from hmas.controller.core.errors import ModelError
 from hmas.controller.core.lengths import LEVELS, MEDIAN, P90
 from hmas.controller.core.messages import Completion, RequestFeatures, RequestNotice
@@ -32,14 +32,22 @@ class PerceptionModel:
         slo_scale: As in `slo_for`.
         reader: Reads the prompts; the rules by default.
         lengths: Predicts output lengths; by default one that knows only the tasks' priors.
+        most_frequent: Whether an unknown request has the targets and lengths of the most frequent type, not those of all types.
 
     Attributes:
         tally: Figures on live traffic.
     """
 
     def __init__(
-        self, *, min_confidence: float, slo_scale: float, reader: Reader | None = None, lengths: LengthModel | None = None
+        self,
+        *,
+        min_confidence: float,
+        slo_scale: float,
+        reader: Reader | None = None,
+        lengths: LengthModel | None = None,
+        most_frequent: bool = False,
     ) -> None:
+        self._frequent = FrequentTask() if most_frequent else None
         self._min_confidence = min_confidence
         self._slo_scale = slo_scale
         self.reader: Reader = reader or RulesReader()
@@ -124,12 +132,18 @@ class PerceptionModel:
             if confidence >= self._min_confidence:
                 task = TASKS[reading.probabilities.index(max(reading.probabilities))]
         importance = importance_of(notice.excerpt, has_tools=notice.has_tools)
-        slo = slo_for(task, importance, self._slo_scale)
+        prior = task
+        if self._frequent is not None:
+            if task is not TaskType.UNKNOWN:
+                self._frequent.add(task)
+            else:
+                prior = self._frequent.task
+        slo = slo_for(prior, importance, self._slo_scale)
         forecast = self.lengths.forecast(
             view_of(notice),
             # A doubtful type does not make the length doubtful: the quantiles contain their own uncertainty.
             reading,
-            task=task,
+            task=prior,
             tenant=notice.tenant,
             model=notice.model,
             session=notice.session,

@@ -1,7 +1,7 @@
 """Perception's quality on live traffic: predictions compared with outcomes, over the newest completions. Pure, bounded."""
 
 import math
-from collections import deque
+from collections import Counter, deque
 from statistics import median
 
 import msgspec
@@ -9,6 +9,7 @@ import msgspec
 from hmas.agents.perception.lengths.calibration import share_below
 from hmas.agents.perception.lengths.model import Forecast
 from hmas.controller.core.lengths import LEVELS, MEDIAN
+from hmas.controller.core.types import TaskType
 
 WINDOW = 2_000
 """Newest answers and completions that the figures cover."""
@@ -41,6 +42,26 @@ def score(forecast: Forecast, output_tokens: int) -> Score:
         for level, quantile in zip(LEVELS, forecast.log_quantiles, strict=True)
     ]
     return Score(tuple(below), sum(losses) / len(losses), abs(math.expm1(forecast.log_quantiles[MEDIAN] - length)))
+
+
+class FrequentTask:
+    """The most frequent task type of the newest requests: the prior of a request without a type (H-MAS 3.2)."""
+
+    def __init__(self, window: int = WINDOW) -> None:
+        self._newest: deque[TaskType] = deque(maxlen=window)
+        self._counts: Counter[TaskType] = Counter()
+
+    def add(self, task: TaskType) -> None:
+        """Counts a request whose type was read."""
+        if len(self._newest) == self._newest.maxlen:
+            self._counts[self._newest[0]] -= 1
+        self._newest.append(task)
+        self._counts[task] += 1
+
+    @property
+    def task(self) -> TaskType:
+        """The type, of several the one that came first; `unknown` as long as none was read."""
+        return max(self._counts, key=self._counts.__getitem__, default=TaskType.UNKNOWN)
 
 
 class Tally:

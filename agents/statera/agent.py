@@ -6,6 +6,7 @@ from types import MappingProxyType
 from hmas.agents.statera.budgets import LAWS, add_law
 from hmas.agents.statera.loops import Band
 from hmas.agents.statera.model import KEEP_ALIVE_S, StateraModel
+from hmas.agents.statera.paper.model import PaperStatera
 from hmas.agents.statera.tuning import gains_of
 from hmas.controller.bus.base import Bus
 from hmas.controller.config.plugins import BUDGET_LAW_GROUP, ExtensionPoint
@@ -27,7 +28,7 @@ class StateraAgent:
     tick_s = 0.0
     max_age_s: Mapping[type[Message], float] = MappingProxyType({ShortView: VIEW_FRESH_S})
 
-    def __init__(self, model: StateraModel) -> None:
+    def __init__(self, model: StateraModel | PaperStatera) -> None:
         self.model = model
 
     async def recover(self, bus: Bus, now_s: float) -> None:
@@ -59,15 +60,28 @@ def make_agent(config: Config) -> StateraAgent:
         ConfigError: The configured tuning file cannot be used, or there is no such budget law.
     """
     agents = config.agents
+    band = Band(min(agents.statera_band_low, agents.statera_band_high), agents.statera_band_high)
+    keep_alive_s = min(KEEP_ALIVE_S, agents.stale_after_s / 3.0)
+    if agents.statera_law == "paper":
+        return StateraAgent(
+            PaperStatera(
+                band=band,
+                n_run_min=agents.statera_n_run_min,
+                n_run_start=config.scheduler.n_run,
+                epsilon=agents.statera_epsilon,
+                period_s=agents.statera_period_s,
+                keep_alive_s=keep_alive_s,
+            )
+        )
     return StateraAgent(
         StateraModel(
-            band=Band(min(agents.statera_band_low, agents.statera_band_high), agents.statera_band_high),
+            band=band,
             n_run_min=agents.statera_n_run_min,
             n_run_start=config.scheduler.n_run,
             epsilon=agents.statera_epsilon,
             period_s=agents.statera_period_s,
             gains=gains_of(agents.statera_tuning),
             budget_law=LAW_PLUGINS.find(agents.statera_budget_law, "agents.statera_budget_law"),
-            keep_alive_s=min(KEEP_ALIVE_S, agents.stale_after_s / 3.0),
+            keep_alive_s=keep_alive_s,
         )
     )

@@ -18,14 +18,15 @@ from hmas.controller.config.plugins import (
     unknown,
 )
 from hmas.controller.config.schema import Config, EngineConfig
+from hmas.controller.core.errors import PolicyError
 from hmas.controller.routing.registry import ROUTERS
-from hmas.controller.scheduling.policies.registry import POLICIES, named
+from hmas.controller.scheduling.policies.registry import POLICIES, check_parameters, named
 from hmas.engines.errors import ProfileError
 from hmas.engines.model_shape import model_kv_bytes
 from hmas.engines.registry import ADAPTERS, AUTO
 
 BUS_SCHEMES = ("redis://", "rediss://", "unix://")
-META_SELECTORS, BUDGET_LAWS = ("twin", "rules", "llm"), ("band", "memory")
+META_SELECTORS, BUDGET_LAWS = ("twin", "rules", "llm", "paper-rules"), ("band", "memory")
 """Names of the built-in selectors of meta and budget laws of statera: agents hold those registries, and nothing here imports agents."""
 
 
@@ -168,6 +169,10 @@ def _bus(config: Config) -> Iterator[Problem]:
 
 def _agents(config: Config) -> Iterator[Problem]:
     agents = config.agents
+    try:
+        check_parameters(config.scheduler.policy, config.scheduler.parameters)
+    except PolicyError as error:
+        yield Problem(("scheduler", "parameters"), str(error))
     strange = [name for name in named(agents.only) if name not in AGENT_NAMES]
     if strange:
         yield Problem(

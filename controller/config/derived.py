@@ -93,6 +93,8 @@ def scheduler_settings(config: Config) -> SchedulerSettings:
         fence_margin=section.fence_margin,
         fence_overcommit=section.fence_overcommit,
         fence_prefix_credit=section.fence_prefix_credit,
+        fence_in_bypass=section.fence_in_bypass,
+        idle_relief=section.idle_relief,
         late_service_share=section.late_service_share,
         late_confidence=section.late_confidence,
         overdue_wait_s=section.overdue_wait_s,

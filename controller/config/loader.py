@@ -1,12 +1,14 @@
 """Loads the configuration: file, then environment, then all checks; all mistakes are reported at once."""
 
 from collections.abc import Mapping
+from importlib import resources
+from typing import Any
 
 import msgspec
 
 from hmas.controller.config.check import Path, Problem, dotted, problems
 from hmas.controller.config.cross_checks import advice, cross_problems, unknown_names
-from hmas.controller.config.document import Document, read_document
+from hmas.controller.config.document import Document, parse_yaml, read_document
 from hmas.controller.config.environment import apply_environment
 from hmas.controller.config.plugins import load_plugins
 from hmas.controller.config.reference import example_config, reference
@@ -16,6 +18,8 @@ from hmas.controller.core.errors import ConfigError
 __all__ = ["ConfigMistakes", "Mistake", "advice", "example_config", "load_config", "reference"]
 
 MAX_REPORTED = 20
+PRESETS = {"paper": "paper.yaml"}
+"""The file with the settings of each preset but the default one."""
 _CONFIG_TYPE = msgspec.inspect.type_info(Config)
 
 
@@ -54,7 +58,7 @@ def load_config(path: str | None, env: Mapping[str, str]) -> Config:
 
     Args:
         path: YAML or TOML file; None for the defaults and the environment alone.
-        env: The environment; `HMAS_SECTION__KEY` takes precedence over the file.
+        env: The environment; `HMAS_SECTION__KEY` takes precedence over the file, and both over the preset that they name.
 
     Raises:
         ConfigError: Names, for every mistake, the file and line (or the variable), the setting, its value and what is allowed.
@@ -63,6 +67,7 @@ def load_config(path: str | None, env: Mapping[str, str]) -> Config:
     document = Document("defaults", {}) if path is None else read_document(path)
     data = document.data
     origins, unusable = apply_environment(data, env)
+    apply_preset(data)
 
     def mistake(problem: Problem) -> Mistake:
         return Mistake(where=_where(problem.path, document, origins), path=dotted(problem.path), message=problem.message)
@@ -77,6 +82,19 @@ def load_config(path: str | None, env: Mapping[str, str]) -> Config:
     if found:
         raise ConfigMistakes(found)
     return config
+
+
+def apply_preset(data: dict[str, Any]) -> None:
+    """Fills in what the preset that `data` names sets and `data` itself does not. The parameters of a policy go with their policy."""
+    name = data.get("preset")
+    if not isinstance(name, str) or name not in PRESETS:
+        return
+    text = resources.files("hmas.controller.config").joinpath(PRESETS[name]).read_text(encoding="utf-8")
+    for section, settings in parse_yaml(text, PRESETS[name]).data.items():
+        given = data.setdefault(section, {})
+        if isinstance(given, dict):
+            own_policy = given.get("policy", settings.get("policy")) == settings.get("policy")
+            data[section] = {key: value for key, value in settings.items() if own_policy or key != "parameters"} | given
 
 
 def _where(path: Path, document: Document, origins: Mapping[Path, str]) -> str:

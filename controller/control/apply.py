@@ -45,6 +45,7 @@ def apply_directives(
         if old is None or controls != old.controls:
             scheduler.set_controls(name, controls)
             on_controls(name, controls)
+    scheduler.set_bypass(active=after.policy.source == "bypass")
     if after.bounds != before.bounds:
         scheduler.set_length_bounds(after.bounds)
     for tenant in {*before.weights, *after.weights}:

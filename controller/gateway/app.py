@@ -112,7 +112,9 @@ class Gateway:
         self.control = Control(config=config, scheduler=self.scheduler, fleet=self.fleet, observer=self.observer, clock=clock)
         targets = config.slo.targets()
         self.on_defaults = DispatchedOnDefaults(running_agents(config.agents), self.metrics.registry)
-        self.agents = AgentWatch(self.observer, self.control, targets=targets, on_defaults=self.on_defaults)
+        self.agents = AgentWatch(
+            self.observer, self.control, targets=targets, on_defaults=self.on_defaults, judging=config.agents.set_aside
+        )
         self.liveness = AgentLiveness()
         self.manager = RequestManager(
             scheduler=self.scheduler,
@@ -384,5 +386,6 @@ def make_scheduler(config: Config, kind: Callable[..., Scheduler] = Scheduler) -
         instances=[instance_spec(engine) for engine in config.engines],
         router=make_router(settings.routing),
         policy=settings.policy,
+        parameters=settings.parameters,
         tenants=tenant_limits(config),
     )

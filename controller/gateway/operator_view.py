@@ -281,6 +281,7 @@ class GatewayOperations:
         """What `hmas doctor` needs of the configuration that this process runs with, and what is probably not intended in it."""
         config = self._gateway.config
         return {
+            "preset": config.preset,
             "engines": len(config.engines),
             "tenants": len(config.tenants),
             "no_auth": config.gateway.no_auth,

@@ -60,10 +60,23 @@ class DispatchPlanner:
     Attributes:
         bounds: The active conformal bounds, in the order of their buckets.
         guard: The TPOT guard.
+        fenced: Whether the KV fence holds. `fence_in_bypass`: whether it does in the emergency bypass.
         avoided: Instances that get a request only if no other one can take it: they lately refused some for reasons of their own.
     """
 
-    __slots__ = ("_flood_reserve", "_late_share", "_overcommits", "_router", "_serves_late", "_tenancy", "avoided", "bounds", "guard")
+    __slots__ = (
+        "_flood_reserve",
+        "_late_share",
+        "_overcommits",
+        "_router",
+        "_serves_late",
+        "_tenancy",
+        "avoided",
+        "bounds",
+        "fence_in_bypass",
+        "fenced",
+        "guard",
+    )
 
     def __init__(self, settings: SchedulerSettings, router: Router, tenancy: Tenancy) -> None:
         self._router = router
@@ -75,6 +88,8 @@ class DispatchPlanner:
         self.guard = TpotGuard(settings.tpot_guard)
         self.bounds: tuple[LengthBound, ...] = ()
         self.avoided: frozenset[str] = frozenset()
+        self.fence_in_bypass = settings.fence_in_bypass
+        self.fenced = True
 
     def find(self, group: ModelQueue, now_s: float) -> PlannedDispatch | None:
         """The next dispatch of a group, None if no request can go. O(1) in the waiting requests if no instance has a free slot."""
@@ -180,7 +195,7 @@ class DispatchPlanner:
                 chosen.refresh(now_s)
             reason = FENCE
             spares_work = group.given_up.spares_work
-            fits = chosen.fence_admits(entry.request, tokens)
+            fits = not self.fenced or chosen.fence_admits(entry.request, tokens)
             if fits or (self._overcommits and may_pass_fence(entry, tokens, chosen, now_s, spares_work=spares_work)):
                 if self.guard.admits(entry, chosen, now_s, late=late, spares_work=spares_work, flooding=group.flooding):
                     return choice if fits else Choice(choice.instance, f"{choice.reason}; {PAST_FENCE}")

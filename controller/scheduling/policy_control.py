@@ -114,6 +114,10 @@ class PolicyControl:
         self._configured_guard = share
         self._hint_guard(self._guard)
 
+    def set_bypass(self, *, active: bool) -> None:
+        """Lifts the KV fence during an emergency bypass if `fence_in_bypass` is off; requests stay booked meanwhile."""
+        self._planner.fenced = self._planner.fence_in_bypass or not active
+
     def set_length_bounds(self, bounds: Sequence[LengthBound]) -> None:
         """Applies new conformal bounds (Eq. 4) to waiting and running requests. O(running)."""
         self._planner.bounds = tuple(sorted(bounds, key=lambda bound: (bound.prompt_tokens_below == 0, bound.prompt_tokens_below)))

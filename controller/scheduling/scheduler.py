@@ -163,7 +163,8 @@ class Scheduler(SchedulerReports):
                 idle = 0
                 group.sends(found.entry, now_s)
                 sent.append(self._start(found, now_s))
-        sent += [self._relieve(waiting, instance, now_s) for waiting, instance in self._idle_holds.take(self.tenancy, now_s)]
+        if self.settings.idle_relief:
+            sent += [self._relieve(waiting, instance, now_s) for waiting, instance in self._idle_holds.take(self.tenancy, now_s)]
         return sent
 
     def expire(self, now_s: float) -> list[Dropped]:

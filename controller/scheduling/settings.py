@@ -20,6 +20,8 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
         fence_margin: delta_frag of Eq. 2, 0 to below 1.
         fence_overcommit: Whether a request may pass a full fence once waiting has cost what a preemption costs
             (`hmas.controller.scheduling.instances.overcommit`).
+        fence_in_bypass: Whether Eq. 2 holds in the emergency bypass, too.
+        idle_relief: Whether a request that is held back beside an instance that is less than half full is dispatched after a second.
         fence_prefix_credit: Whether tokens that requests in flight are expected to share are booked once.
         late_service_share: Share of the service TTFT that must still fit before the deadline, 0 to 1; the shorter of the prediction and the
             measurements of the instances counts. 0: overdue means that the deadline has passed.
@@ -42,6 +44,8 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     fence_margin: float = 0.05
     fence_overcommit: bool = True
     fence_prefix_credit: bool = False
+    fence_in_bypass: bool = True
+    idle_relief: bool = True
     late_service_share: float = 0.0
     late_confidence: float = 0.0
     late_share: float = 0.25

@@ -1,10 +1,11 @@
-"""`hmas config`: checks a file, prints an example, prints the reference. `hmas key`: makes keys, of which only hashes are stored."""
+"""`hmas config`: checks a file, prints active settings, an example, the reference. `hmas key`: makes keys, stored as hashes."""
 
 import hashlib
 import os
 
 import click
 import msgspec
+import yaml
 
 from hmas.cli.admin import config_option
 from hmas.cli.output import EXIT_FAILED, complain, example, hint, json_option, say, say_json
@@ -46,6 +47,18 @@ def check(ctx: click.Context, file: str | None, config_file: str | None, as_json
     say(f"{path or 'defaults and environment'}: ok, {len(loaded.engines)} engines, {len(loaded.tenants)} tenants")
     for word in words:
         hint(f"note: {word}")
+
+
+@config.command("show", epilog=example("hmas config show --config hmas.yaml", "HMAS_PRESET=paper hmas config show"))
+@config_option
+@json_option
+def show_active(config_file: str | None, as_json: bool) -> None:
+    """Print every setting as it is in force: preset, file and HMAS_* variables together."""
+    document = msgspec.to_builtins(shown(load_config(config_file or None, os.environ)))
+    if as_json:
+        say_json(document)
+    else:
+        say(yaml.safe_dump(document, sort_keys=False, allow_unicode=True).rstrip())
 
 
 @config.command("example", epilog=example("hmas config example > hmas.yaml"))

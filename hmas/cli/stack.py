@@ -35,6 +35,7 @@ class Choices:
         targets: Engines in place of the configured ones.
         port, admin_port: 0 chooses free ports.
         agents: Agents that run, separated by commas, in place of the configured ones.
+        preset: The preset of defaults in place of the configured one.
     """
 
     config_file: str | None = None
@@ -44,6 +45,7 @@ class Choices:
     no_auth: bool = False
     no_agents: bool = False
     agents: str = ""
+    preset: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,8 @@ def plan(choices: Choices) -> Stack:
         env["HMAS_GATEWAY__NO_AUTH"] = "true"
     if choices.no_agents:
         env["HMAS_AGENTS__ENABLED"] = "false"
+    if choices.preset:
+        env["HMAS_PRESET"] = choices.preset
     if choices.agents:
         env["HMAS_AGENTS__ONLY"] = choices.agents
     if choices.port is not None:

@@ -28,6 +28,7 @@ def page(document: dict[str, Any]) -> str:
     ready = "ready" if document["ready"] else "NOT READY: " + "; ".join(document["not_ready_because"])
     lines = [
         f"gateway   {document['gateway']}, version {document['version']}, up for {duration_words(document['uptime_s'])}, {ready}",
+        *([f"preset    {preset}"] if (preset := document["config"].get("preset", "default")) != "default" else []),
         f"policy    {policy_line(document['policy'])}",
         f"queue     {_queue(document['queue'])}",
         f"requests  {_counts(document['counts'])}",

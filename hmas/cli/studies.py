@@ -64,14 +64,14 @@ def study_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def read_meta(texts: Sequence[str]) -> dict[str, str | float | bool]:
+def read_meta(texts: Sequence[str]) -> dict[str, str | int | float | bool]:
     """Settings of meta from texts such as `selector=rules`; names as in the configuration's `agents`, without `meta_`.
 
     Raises:
         ConfigError: A setting is unknown, or a value is out of range.
     """
     known = [name.removeprefix("meta_") for name in AgentsConfig.__struct_fields__ if name.startswith("meta_")]
-    found: dict[str, str | float | bool] = {}
+    found: dict[str, str | int | float | bool] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or name not in known:

@@ -18,7 +18,7 @@ from hmas.cli.targets import ALLOWED, parse_targets
 from hmas.controller.bus.embedded import EmbeddedServer
 from hmas.controller.bus.redis_bus import RedisBus
 from hmas.controller.config.derived import AGENT_NAMES, bus_dir
-from hmas.controller.config.loader import advice
+from hmas.controller.config.loader import PRESETS, advice
 from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import AdminError, BusError
 from hmas.controller.core.messages import Event, Severity
@@ -179,6 +179,7 @@ class _Teller:
 @click.option("--no-auth", is_flag=True, help="Serve without API keys; loopback addresses only.")
 @click.option("--no-agents", is_flag=True, help="Static control: gateway and engines without the five agents.")
 @click.option("--agents", default="", metavar="NAMES", help=f"Only these agents, with commas between: {', '.join(AGENT_NAMES)}.")
+@click.option("--preset", type=click.Choice(("default", *PRESETS)), help="Defaults to start from; `paper`: the paper's own system.")
 @json_option
 @config_option
 @click.pass_context
@@ -191,6 +192,7 @@ def up(
     no_auth: bool,
     no_agents: bool,
     agents: str,
+    preset: str | None,
     as_json: bool,
     config_file: str | None,
 ) -> None:
@@ -205,7 +207,7 @@ def up(
     for target in targets:
         if target.profile:
             load_profile(target.profile)
-    stack = plan(Choices(config_file, targets, port, admin_port, no_auth, no_agents, agents))
+    stack = plan(Choices(config_file, targets, port, admin_port, no_auth, no_agents, agents, preset or ""))
     config = stack.config
     if not config.engines:
         raise click.UsageError("no engine: name one with --engine (such as --engine sim) or in the configuration")
@@ -250,6 +252,7 @@ async def _describe(stack: Stack, bus: BusInUse) -> dict[str, Any]:
         "engines": [{key: item[key] for key in ("name", "url", "kind", "healthy", "models")} for item in engines],
         "agents": [spec.name for spec in stack.control_specs("") if spec.name != "gateway"],
         "auth": not stack.config.gateway.no_auth,
+        "preset": stack.config.preset,
     }
 
 
@@ -270,6 +273,7 @@ def _banner(document: dict[str, Any], config_file: str | None) -> str:
         f"  bus      {document['bus']}\n"
         f"  engines  {', '.join(engines)}\n"
         f"  agents   {', '.join(document['agents']) or 'switched off'}\n"
+        f"  preset   {document['preset']}\n"
         f"Try it:\n"
         f"  curl -N {document['gateway']}/v1/chat/completions -H 'content-type: application/json' \\\n{key}"
         f"    -d {shlex.quote(body)}\n"

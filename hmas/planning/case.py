@@ -69,7 +69,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     router: str = "least-loaded"
     admission: SchedulerSettings = SHIPPED
     agents: tuple[Agent, ...] = ()
-    meta: dict[str, str | float | bool] = {}
+    meta: dict[str, str | int | float | bool] = {}
     slo: SloTarget = SloTarget()
     seed: int = 1
 

@@ -78,7 +78,7 @@ class AgentSteering:
         self._agents = case.agents
         self.twin: Twin | None = None
         settings = msgspec.convert(case.meta, AgentsConfig)
-        config = Config(scheduler=msgspec.convert({"policy": case.policy}, SchedulerConfig), agents=settings)
+        config = Config(scheduler=msgspec.convert({"policy": case.policy, "parameters": case.parameters}, SchedulerConfig), agents=settings)
         self._settings: AgentsConfig = config.agents
         self._tick_s = config.scheduler.tick_s
         self._config = config

@@ -16,6 +16,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "agents": ("hmas_lab.agents.cli:agents", "What the agents that read requests are worth: rules, trained models, the truth."),
         "live": ("hmas_lab.live.cli:live", "H-MAS on a real vLLM against the engine's default, plain baselines and fixed policies."),
         "paper": ("hmas_lab.paper.cli:paper", "H-MAS's evaluation in simulation: its scenarios, baselines and ablations."),
+        "paper-preset": ("hmas_lab.paper.preset_cli:paper_preset", "The paper's own system beside ours, and the parts of the difference."),
         "teller": ("hmas_lab.agents.teller:teller", "Answers for perception and prediction; `hmas-lab agents` starts it."),
         "overload": ("hmas_lab.overload.cli:overload", "Goodput past saturation: H-MAS, the engine alone, and the best FCFS."),
         "statera": ("hmas_lab.statera.cli:statera", "Statera alone: coverage of its bounds, responses of its window, oscillation."),

@@ -1,5 +1,7 @@
 """The reasons that meta and statera give: they say what is so, and nothing that is not known."""
 
+from typing import Any
+
 import pytest
 from control_kit import instance, long_view, short_view
 from test_statera_control import settle
@@ -35,7 +37,7 @@ def test_a_policy_is_not_kept_because_all_is_well_where_it_is_not(changes, words
 
 
 def test_an_error_that_is_not_known_is_not_printed():
-    gain = {"share": 0.019, "good": 0.717, "other_good": 0.699}
+    gain: Any = {"share": 0.019, "good": 0.717, "other_good": 0.699}
     assert points(Gain(error=0.008, **gain)) == "+1.9 ± 0.8 points"
     assert points(Gain(error=1.0, **gain)) == "+1.9 points, from too few replays to tell it from chance"
 

@@ -143,6 +143,7 @@ def test_the_file_goes_round_and_reaches_the_loop(tmp_path):
     tuned = read_tuning(path)
     config = Config(agents=Config().agents.__class__(statera_tuning=str(path)))
     model = make_agent(config).model
+    assert isinstance(model, StateraModel)
     model.observe(short_view(0.0, instances=[instance(), instance(name="other")]), 0.0)
     assert model.instances["i0"].loop.gains == tuned.gains["i0"]
     assert model.instances["other"].loop.gains == Gains()

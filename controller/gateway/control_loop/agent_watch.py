@@ -60,7 +60,9 @@ class AgentWatch:
         on_judged: See `Judged`.
     """
 
-    def __init__(self, observer: Observers, control: Control, *, targets: TargetTable, on_defaults: DispatchedOnDefaults) -> None:
+    def __init__(
+        self, observer: Observers, control: Control, *, targets: TargetTable, on_defaults: DispatchedOnDefaults, judging: bool = True
+    ) -> None:
         """Creates the scores.
 
         Args:
@@ -68,8 +70,9 @@ class AgentWatch:
             control: Has the proposals of the agents, active or not.
             targets: The targets of requests that declare none.
             on_defaults: Counts the dispatches that an agent's answer came too late for.
+            judging: Whether answers are set aside; else all of them count.
         """
-        self.scores = AgentScores()
+        self.scores = AgentScores(judging=judging)
         self.on_judged: Judged = control.set_aside
         self._observer = observer
         self._control = control

@@ -76,7 +76,7 @@ class Control:
         self._stale_s = float("inf")
         self._changed: set[str] = set()
         # Length bounds may hold requests back, so they are used only once they have proven right.
-        self._aside: frozenset[tuple[str, str]] = frozenset({(STATERA, BOUNDS)})
+        self._aside: frozenset[tuple[str, str]] = frozenset({(STATERA, BOUNDS)} if config.agents.set_aside else ())
         self.directives = self._resolve()
         for name, directive in self.directives.instances.items():
             scheduler.set_controls(name, directive.controls)
@@ -272,6 +272,7 @@ class Control:
 def _configured(config: Config) -> Configured:
     return Configured(
         policy=config.scheduler.policy,
+        parameters=config.scheduler.parameters,
         n_run=config.scheduler.n_run,
         weights={name: tenant.weight for name, tenant in config.tenants.items()},
         limits=tenant_limits(config),
