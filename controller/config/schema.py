@@ -5,7 +5,21 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from hmas.controller.config.mqtt import MqttConfig
-from hmas.controller.config.section import HostName, ListedName, Name, Origin, Port, Seconds, Section, Share, SloConfig, doc
+from hmas.controller.config.section import (
+    HostName,
+    ListedName,
+    LoggingConfig,
+    ModelConfig,
+    Name,
+    Origin,
+    Port,
+    Seconds,
+    Section,
+    Share,
+    SloConfig,
+    Weights,
+    doc,
+)
 from hmas.controller.routing.registry import DEFAULT_ROUTER
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
 from hmas.controller.scheduling.settings import BODY_BYTES_WAITING_MOST, SHIPPED
@@ -222,9 +236,7 @@ class SchedulerConfig(Section, frozen=True):
             "missing their TPOT target; 0 switches the guard off and leaves TPOT to the window alone"
         ),
     ] = SHIPPED.tpot_guard
-    fence: Annotated[bool, doc("hold requests back whose calibrated KV bytes would pass the instance's capacity (H-MAS Eq. 2)")] = (
-        SHIPPED.fence
-    )
+    fence: Annotated[bool, doc("hold requests back whose calibrated KV bytes would pass the instance's capacity (Eq. 2)")] = SHIPPED.fence
     fence_margin: Annotated[float, doc("delta_frag of Eq. 2", ge=0, lt=1)] = SHIPPED.fence_margin
     fence_overcommit: Annotated[
         bool,
@@ -240,7 +252,8 @@ class SchedulerConfig(Section, frozen=True):
             "off: each in full, which never passes the cache"
         ),
     ] = SHIPPED.fence_prefix_credit
-    routing: Annotated[ListedName, doc("chooses the instance: least-loaded, round-robin, or a plugin's")] = DEFAULT_ROUTER
+    routing: Annotated[ListedName, doc("router, which chooses the instance; `hmas router list` has the names")] = DEFAULT_ROUTER
+    routing_weights: Annotated[Weights, doc("weights of its scorers, in place of its own; 0 leaves one out")] = {}  # noqa: RUF012 - likewise
     tick_s: Annotated[Seconds, doc("how often deadlines are checked and telemetry is sent")] = 0.1
 
 
@@ -369,13 +382,6 @@ class AgentsConfig(Section, frozen=True):
     )
 
 
-class LoggingConfig(Section, frozen=True):
-    """Diagnostics on stderr."""
-
-    level: Literal["debug", "info", "warning", "error"] = "info"
-    format: Annotated[Literal["text", "json"], doc("json writes one object a line")] = "text"
-
-
 class Config(Section, frozen=True):
     """The whole configuration file."""
 
@@ -384,6 +390,7 @@ class Config(Section, frozen=True):
     gateway: GatewayConfig = GatewayConfig()
     tenants: dict[Name, TenantConfig] = {}  # noqa: RUF012 - likewise
     engines: list[EngineConfig] = []  # noqa: RUF012 - likewise
+    models: dict[str, ModelConfig] = {}  # noqa: RUF012 - likewise
     scheduler: SchedulerConfig = SchedulerConfig()
     slo: SloConfig = SloConfig()
     bus: BusConfig = BusConfig()

@@ -1,8 +1,8 @@
 """The interface between scheduler and routers: scheduling and routing depend on each other only through these types."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from hmas.controller.core.types import Estimates, Request
 
@@ -54,23 +54,89 @@ class InstanceState(Protocol):
     def kv_committed(self) -> float:
         """Share of the KV fence that is committed, 0 to 1; 0 without a fence."""
 
+    @property
+    def routing_window(self) -> float:
+        """Sequences that its load is compared with: its window; if an agent set that, the mean window of all instances like it."""
+
+    @property
+    def kv_capacity_tokens(self) -> int:
+        """Tokens that its KV cache holds, 0 if unknown."""
+
+    @property
+    def prefill_token_ms(self) -> float:
+        """Measured time to compute one prompt token, milliseconds; 0 before the first measurement."""
+
+    @property
+    def decode_token_ms(self) -> float:
+        """Measured time per output token of a request alone, milliseconds; 0 before the first measurement."""
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A router's decision: the instance's name, and the reason as a short text for a log line."""
+    """One place in a router's ranking.
+
+    Attributes:
+        instance: The instance's name.
+        reason: Why it stands there, as a short text.
+        scores: Scorer, its score from 0 to 1, and its weight, for routers that are made of scorers.
+    """
 
     instance: str
     reason: str
+    scores: tuple[tuple[str, float, float], ...] = ()
 
 
 class Router(Protocol):
-    """Chooses the instance for a request."""
+    """Ranks the instances for a request.
 
-    def choose(self, entry: Routable, instances: Sequence[InstanceState]) -> Choice | None:
-        """The instance for `entry`, or None to let it wait.
+    A router may have the hooks of `Scorer`, too: `sent`, `ended` and `left`. What changes with a dispatch is recorded in `sent`, because a
+    request may not go to the instance that stands first.
+    """
+
+    def rank(self, entry: Routable, instances: Sequence[InstanceState], now_s: float) -> Iterable[Choice]:
+        """The instances for `entry`, best first; it goes to the first one that the KV fence and the TPOT guard admit it to.
+
+        The ranking is read only as far as it is needed, so a generator is a good answer. Instances that it leaves out are not tried. An
+        empty ranking lets the request wait. One that names an instance that is not in `instances`, or one of them twice, is a fault: the
+        rest of `instances` then follows, the emptiest first.
 
         Args:
             entry: The request that would go next.
             instances: The instances that may take it now: healthy, with a free slot, serving the model. They are in the order of the
-                configuration, each at most once; the list may be empty.
+                configuration, each once, and at least one. The sequence must not be changed.
+            now_s: The time.
         """
+
+
+class Scorer:
+    """Scores instances for a request: one part of a router. Pure but for what its hooks record; every hook does nothing by default.
+
+    Attributes:
+        name: Its name in weights.
+        summary: What a high score means, in one line.
+        uses_blocks: Whether it reads `Request.blocks`, which the gateway computes only where a scorer does.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    uses_blocks: ClassVar[bool] = False
+
+    def score(self, entry: Routable, instances: Sequence[InstanceState], now_s: float) -> list[float]:
+        """A score from 0 to 1 for each of `instances`, in their order, higher for a better one.
+
+        One call has all instances, so that a score may be relative to the others.
+        """
+        raise NotImplementedError
+
+    def favours(self, entry: Routable) -> Iterable[str]:  # noqa: ARG002  the contract's argument
+        """Names of instances that it may score high whatever their load: with many instances, they are scored besides the emptiest."""
+        return ()
+
+    def sent(self, entry: Routable, instance: str, now_s: float) -> None:
+        """A request goes to an instance."""
+
+    def ended(self, request: Request, instance: str, cached_tokens: int | None) -> None:
+        """A request that was sent has ended. `cached_tokens`: prompt tokens that the engine found cached, None if it did not say."""
+
+    def left(self, instance: str) -> None:
+        """An instance has gone away; it comes back without what its cache held."""

@@ -11,6 +11,11 @@ HISTORY_CHARS = 600
 HISTORY_MESSAGE_CHARS = 240
 """Most characters per message, so that one long message does not hide those before it; the beginning of a message shows its subject."""
 
+BLOCK_CHARS = 256
+"""Characters of a block: about 64 tokens, four blocks of an engine's cache."""
+BLOCKS_MOST = 1024
+"""Blocks of a prompt that are hashed: where two prompts differ first only behind 65,000 tokens, either instance will do."""
+
 SYSTEM_ROLES = ("system", "developer")
 TOOL_ROLES = ("tool", "function")
 
@@ -78,6 +83,27 @@ class PromptTexts:
         tokens = question_tokens + estimate_tokens_of(others) if others else question_tokens
         history = "\n".join(reversed(earlier))
         return Cut(_excerpt(question), _take(system, SYSTEM_CHARS), history, question.chars, question_tokens, tokens)
+
+    def blocks(self, salt: str) -> tuple[int, ...]:
+        """Hashes of the whole blocks of all texts in their order, each of `salt` and all that stands before it too.
+
+        They are the same only in this process: Python draws the key of its hash function at the start, so no client can aim at a hash.
+        """
+        pieces: list[str] = []
+        room = BLOCK_CHARS * BLOCKS_MOST
+        for message in self._messages:
+            if room <= 0:
+                break
+            pieces.append(f"\0{message.role}\0")
+            pieces += message.parts
+            room -= message.chars
+        text = "".join(pieces)
+        found: list[int] = []
+        last = hash(salt)
+        for end in range(BLOCK_CHARS, min(len(text), BLOCK_CHARS * BLOCKS_MOST) + 1, BLOCK_CHARS):
+            last = hash((last, text[end - BLOCK_CHARS : end]))
+            found.append(last)
+        return tuple(found)
 
     def _asked(self) -> int:
         found, best = -1, 0

@@ -1,0 +1,90 @@
+"""Scores instances by how much of the prompt their prefix cache probably holds."""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar
+
+from hmas.controller.core.placement import InstanceState, Routable, Scorer
+from hmas.controller.core.types import Request
+from hmas.controller.routing.prefix_index import PrefixIndex
+from hmas.controller.routing.scorers.session import under_cap
+
+SMALL_TOKENS = 512
+"""Prompts below this length count as so long: to compute a few tokens again is cheaper than an uneven load."""
+RUNNING_MOST = 16_384
+"""Requests in flight whose expected cached tokens are remembered until the engine reports."""
+
+
+class Prefix(Scorer):
+    """The share of the prompt that the instance has cached, by `PrefixIndex`, unless `under_cap` forbids it.
+
+    An engine that has reported fewer cached tokens than expected is trusted less; one that has never reported any may not report at all,
+    and is believed to cache.
+    """
+
+    name: ClassVar[str] = "prefix"
+    summary: ClassVar[str] = "share of the prompt that it has cached, by what was sent to it"
+    uses_blocks: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        self.index = PrefixIndex()
+        self._expected: OrderedDict[str, float] = OrderedDict()
+        self._reports: set[str] = set()
+        self._found: Mapping[str, int] = {}
+        self._for: object = None
+
+    def score(self, entry: Routable, instances: Sequence[InstanceState], now_s: float) -> list[float]:  # noqa: ARG002  the contract's
+        """See `Scorer.score`."""
+        request = entry.request
+        found = self._matched(request)
+        if not found:
+            return [0.0] * len(instances)
+        each = _block_tokens(request) / max(SMALL_TOKENS, request.prompt_tokens)
+        scores: list[float] = []
+        for instance in instances:
+            blocks = found.get(instance.name, 0)
+            scores.append(blocks * each * self.index.trust(instance.name) if blocks and under_cap(instance, instances) else 0.0)
+        return scores
+
+    def favours(self, entry: Routable) -> Iterable[str]:
+        """See `Scorer.favours`: up to eight, those with the most."""
+        found = self._matched(entry.request)
+        return sorted(found, key=lambda name: -found[name])[:8]
+
+    def sent(self, entry: Routable, instance: str, now_s: float) -> None:  # noqa: ARG002  likewise
+        """The instance computes the prompt, and has it from now on."""
+        request = entry.request
+        if not request.blocks:
+            return
+        if (blocks := self.index.matched(request.blocks).get(instance, 0)) > 0:
+            self._expected[request.id] = blocks * _block_tokens(request)
+            if len(self._expected) > RUNNING_MOST:
+                self._expected.popitem(last=False)
+        self.index.sent(request.blocks, instance)
+        self._for = None
+
+    def ended(self, request: Request, instance: str, cached_tokens: int | None) -> None:
+        """Compares with the engine's report."""
+        expected = self._expected.pop(request.id, 0.0)
+        if cached_tokens:
+            self._reports.add(instance)
+        if expected > 0.0 and cached_tokens is not None and instance in self._reports:
+            self.index.reported(instance, expected, cached_tokens)
+
+    def left(self, instance: str) -> None:
+        """Its cache is empty when it comes back."""
+        self.index.left(instance)
+        self._reports.discard(instance)
+
+    def _matched(self, request: Request) -> Mapping[str, int]:
+        """Looked up once for a ranking, in which `favours` and `score` may both ask."""
+        if not request.blocks:
+            return {}
+        if self._for is not request:
+            self._for, self._found = request, self.index.matched(request.blocks)
+        return self._found
+
+
+def _block_tokens(request: Request) -> float:
+    """About the tokens of one block. The prompt ends with a piece that is no whole block: half of one on average."""
+    return request.prompt_tokens / (len(request.blocks) + 0.5)
