@@ -36,7 +36,8 @@ class ScoredRouter:
     def rank(self, entry: Routable, instances: Sequence[InstanceState], now_s: float) -> Iterator[Choice]:
         """The best of `instances` first; the order of the others is determined only if it is asked for."""
         if len(instances) == 1:
-            yield Choice(instances[0].name, "the only one")
+            only = instances[0]
+            yield Choice(only.name, f"window {only.sequences}/{only.n_run}, the only one that may take it")
             return
         scored = self._shortlist(entry, instances) if len(instances) > 2 * SHORTLIST else instances
         table = [scorer.score(entry, scored, now_s) for scorer, _ in self.parts]
