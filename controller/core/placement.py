@@ -89,7 +89,7 @@ class Choice:
 class Router(Protocol):
     """Ranks the instances for a request.
 
-    A router may have the hooks of `Scorer`, too: `sent`, `ended` and `left`. What changes with a dispatch is recorded in `sent`, because a
+    A router may have the hooks `sent`, `ended` and `left` of `Scorer`, too. What changes with a dispatch is recorded in `sent`, because a
     request may not go to the instance that stands first.
     """
 
@@ -108,35 +108,28 @@ class Router(Protocol):
         """
 
 
-class Scorer:
-    """Scores instances for a request: one part of a router. Pure but for what its hooks record; every hook does nothing by default.
+class Scorer(Protocol):
+    """Scores instances for a request: one part of a router. Pure but for what its hooks record.
+
+    Optional: `uses_blocks = True` where it reads `Request.blocks`, which the gateway computes only then; and the hooks that it needs.
+
+    - `favours(entry)`: names of instances that it may score high whatever their load; with many instances they are scored besides the
+      emptiest.
+    - `sent(entry, instance, now_s)`: a request goes to an instance.
+    - `ended(request, instance, cached_tokens)`: a request that was sent has ended; `cached_tokens` are the prompt tokens that the engine
+      found cached, None if it did not say.
+    - `left(instance)`: an instance has gone away; it comes back without what its cache held.
 
     Attributes:
         name: Its name in weights.
         summary: What a high score means, in one line.
-        uses_blocks: Whether it reads `Request.blocks`, which the gateway computes only where a scorer does.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
-    uses_blocks: ClassVar[bool] = False
 
     def score(self, entry: Routable, instances: Sequence[InstanceState], now_s: float) -> list[float]:
         """A score from 0 to 1 for each of `instances`, in their order, higher for a better one.
 
         One call has all instances, so that a score may be relative to the others.
         """
-        raise NotImplementedError
-
-    def favours(self, entry: Routable) -> Iterable[str]:  # noqa: ARG002  the contract's argument
-        """Names of instances that it may score high whatever their load: with many instances, they are scored besides the emptiest."""
-        return ()
-
-    def sent(self, entry: Routable, instance: str, now_s: float) -> None:
-        """A request goes to an instance."""
-
-    def ended(self, request: Request, instance: str, cached_tokens: int | None) -> None:
-        """A request that was sent has ended. `cached_tokens`: prompt tokens that the engine found cached, None if it did not say."""
-
-    def left(self, instance: str) -> None:
-        """An instance has gone away; it comes back without what its cache held."""

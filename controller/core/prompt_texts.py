@@ -1,5 +1,6 @@
 """The texts of a request by their role: the question, the system prompt, the earlier messages. Pure, with bounded work and size."""
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from hmas.engines.tokens import estimate_tokens_of
@@ -11,8 +12,8 @@ HISTORY_CHARS = 600
 HISTORY_MESSAGE_CHARS = 240
 """Most characters per message, so that one long message does not hide those before it; the beginning of a message shows its subject."""
 
-BLOCK_CHARS = 256
-"""Characters of a block: about 64 tokens, four blocks of an engine's cache."""
+BLOCK_CHARS, BLOCK_TOKENS = 256, 64
+"""Length of a block in text, and in a prompt of token ids: four blocks of an engine's cache."""
 BLOCKS_MOST = 1024
 """Blocks of a prompt that are hashed: where two prompts differ first only behind 65,000 tokens, either instance will do."""
 
@@ -98,12 +99,8 @@ class PromptTexts:
             pieces += message.parts
             room -= message.chars
         text = "".join(pieces)
-        found: list[int] = []
-        last = hash(salt)
-        for end in range(BLOCK_CHARS, min(len(text), BLOCK_CHARS * BLOCKS_MOST) + 1, BLOCK_CHARS):
-            last = hash((last, text[end - BLOCK_CHARS : end]))
-            found.append(last)
-        return tuple(found)
+        most = min(len(text), BLOCK_CHARS * BLOCKS_MOST)
+        return _chained(salt, [text[end - BLOCK_CHARS : end] for end in range(BLOCK_CHARS, most + 1, BLOCK_CHARS)])
 
     def _asked(self) -> int:
         found, best = -1, 0
@@ -138,6 +135,21 @@ class _Message:
     role: str
     parts: list[str] = field(default_factory=list)
     chars: int = 0
+
+
+def token_blocks(salt: str, ids: Sequence[int]) -> tuple[int, ...]:
+    """As `PromptTexts.blocks`, for a prompt of token ids."""
+    most = min(len(ids), BLOCK_TOKENS * BLOCKS_MOST)
+    return _chained(salt, [tuple(ids[end - BLOCK_TOKENS : end]) for end in range(BLOCK_TOKENS, most + 1, BLOCK_TOKENS)])
+
+
+def _chained(salt: str, pieces: Sequence[Hashable]) -> tuple[int, ...]:
+    found: list[int] = []
+    last = hash(salt)
+    for piece in pieces:
+        last = hash((last, piece))
+        found.append(last)
+    return tuple(found)
 
 
 def _rank(role: str) -> int:

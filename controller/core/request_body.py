@@ -13,7 +13,7 @@ from hmas.controller.core.bodies.messages import MESSAGES, chat_of_messages
 from hmas.controller.core.bodies.responses import RESPONSES, chat_of_response
 from hmas.controller.core.body_bounds import CHOICES_MOST, MESSAGES_MOST, PARTS_MOST, PROMPTS_MOST, SEQUENCES_MOST, TOOLS_MOST, bounded_list
 from hmas.controller.core.errors import BodyError, TooManyError
-from hmas.controller.core.prompt_texts import PromptTexts
+from hmas.controller.core.prompt_texts import PromptTexts, token_blocks
 from hmas.engines.tokens import estimate_tokens
 
 CHAT = "/v1/chat/completions"
@@ -159,11 +159,17 @@ def read_call(path: str, document: dict[str, Any], only_model: str = "", block_s
         cache_key=cache_key[:CACHE_KEY_LIMIT] if isinstance(cache_key := document.get("prompt_cache_key"), str) else "",
         names_model=names_model,
         previous_response=previous,
-        # An engine's template puts the tools before the messages, and `cache_salt` is vLLM's own word for a cache that is not shared.
-        blocks=()
-        if block_salt is None or prompts > 1
-        else texts.blocks(f"{block_salt}\0{model}\0{document.get('cache_salt', '')!s:.256}\0{tools_text}"),
+        blocks=() if block_salt is None or prompts > 1 else _read_blocks(document, texts, f"{block_salt}\0{model}\0{tools_text}"),
     )
+
+
+def _read_blocks(document: dict[str, Any], texts: PromptTexts, salt: str) -> tuple[int, ...]:
+    """An engine's template puts the tools before the messages; `cache_salt` is vLLM's own word for a cache that is not shared."""
+    salt = f"{salt}\0{document.get('cache_salt', '')!s:.256}"
+    prompt = document.get("prompt")
+    if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
+        return token_blocks(salt, prompt)
+    return texts.blocks(salt)
 
 
 def read_model(document: dict[str, Any], only_model: str = "") -> str:

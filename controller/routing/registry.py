@@ -60,12 +60,13 @@ def add_scorer(name: str, scorer: Any) -> None:
     """Adds a plugin's scorer, likewise.
 
     Raises:
-        PolicyError: It is not a class that can be made without arguments and derives from `Scorer`.
+        PolicyError: It is not a class that can be made without arguments, with this name, a summary and a method `score`.
     """
-    if not isinstance(scorer, type) or not issubclass(scorer, Scorer) or getattr(scorer, "name", "") != name:
-        raise PolicyError(f"{scorer!r} is no scorer; allowed: a class with the name {name!r}, from hmas.controller.core.placement.Scorer")
-    if scorer.score is Scorer.score:
-        raise PolicyError(f"scorer {name!r} has no method score of its own")
+    named = getattr(scorer, "name", "") == name and getattr(scorer, "summary", "")
+    if not isinstance(scorer, type) or not callable(getattr(scorer, "score", None)) or not named:
+        raise PolicyError(
+            f"{scorer!r} is no scorer named {name!r}; allowed: a class with the members of hmas.controller.core.placement.Scorer"
+        )
     scorer()
     _scorers[name] = scorer
 

@@ -1,7 +1,7 @@
 """A router made of scorers: ranks instances by the weighted sum of their scores."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from heapq import nsmallest
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from hmas.controller.core.placement import Choice, InstanceState, Routable, Scorer
 from hmas.controller.core.types import Request
@@ -27,70 +27,95 @@ class ScoredRouter:
     def __init__(self, name: str, scorers: Iterable[tuple[Scorer, float]]) -> None:
         self.name = name
         self.parts = tuple(scorers)
-        self.uses_blocks = any(scorer.uses_blocks for scorer, _ in self.parts)
-        # A hook that a scorer does not have is not called.
-        self._on_sent = [scorer for scorer, _ in self.parts if type(scorer).sent is not Scorer.sent]
-        self._on_ended = [scorer for scorer, _ in self.parts if type(scorer).ended is not Scorer.ended]
-        self._favouring = [scorer for scorer, _ in self.parts if type(scorer).favours is not Scorer.favours]
+        self.uses_blocks = any(getattr(scorer, "uses_blocks", False) for scorer, _ in self.parts)
+        self._on_sent = self._hooks("sent")
+        self._on_ended = self._hooks("ended")
+        self._on_left = self._hooks("left")
+        self._favouring = self._hooks("favours")
+        self._places: dict[str, int] = {}
 
     def rank(self, entry: Routable, instances: Sequence[InstanceState], now_s: float) -> Iterator[Choice]:
         """The best of `instances` first; the order of the others is determined only if it is asked for."""
-        if len(instances) == 1:
+        among = len(instances)
+        if among == 1:
             only = instances[0]
             yield Choice(only.name, f"window {only.sequences}/{only.n_run}, the only one that may take it")
             return
-        scored = self._shortlist(entry, instances) if len(instances) > 2 * SHORTLIST else instances
-        table = [scorer.score(entry, scored, now_s) for scorer, _ in self.parts]
-        totals = [0.0] * len(scored)
-        for (scorer, weight), scores in zip(self.parts, table, strict=True):
+        scored = self._shortlist(entry, instances) if among > 2 * SHORTLIST else instances
+        table: list[list[float]] = []
+        totals: list[float] = []
+        for scorer, weight in self.parts:
+            scores = scorer.score(entry, scored, now_s)
             if len(scores) != len(scored):
                 raise ValueError(f"scorer {scorer.name!r} gave {len(scores)} scores for {len(scored)} instances")
-            totals = [total + weight * score for total, score in zip(totals, scores, strict=True)]
-        places = list(range(len(scored)))
+            if table:
+                totals = [total + weight * score for total, score in zip(totals, scores, strict=True)]
+            else:
+                totals = [weight * score for score in scores]
+            table.append(scores)
         highest = max(totals)
-        ties = [place for place in places if totals[place] == highest]
-        first = ties[0] if len(ties) == 1 else min(ties, key=lambda place: tokens_per_slot(scored[place]))
-        yield self._choice(scored, table, totals, first, len(instances))
-        places.remove(first)
-        places.sort(key=lambda place: (-totals[place], tokens_per_slot(scored[place])))
-        for place in places:
-            yield self._choice(scored, table, totals, place, len(instances))
-        if scored is not instances:
+        first = totals.index(highest)
+        if totals.count(highest) > 1:
+            first = min((place for place, total in enumerate(totals) if total == highest), key=lambda place: tokens_per_slot(scored[place]))
+        yield self._choice(scored, table, totals, first, among)
+        others = [place for place in range(len(scored)) if place != first]
+        others.sort(key=lambda place: (-totals[place], tokens_per_slot(scored[place])))
+        for place in others:
+            yield self._choice(scored, table, totals, place, among)
+        if among > len(scored):
             ranked = {instance.name for instance in scored}
-            for instance in sorted((one for one in instances if one.name not in ranked), key=_share):
+            rest = [instance for instance in instances if instance.name not in ranked]
+            rest.sort(key=lambda instance: instance.sequences / instance.routing_window)
+            for instance in rest:
                 yield Choice(instance.name, f"window {instance.sequences}/{instance.n_run}, not scored: busier than {len(scored)} others")
 
     def sent(self, entry: Routable, instance: str, now_s: float) -> None:
-        """See `Scorer.sent`."""
-        for scorer in self._on_sent:
-            scorer.sent(entry, instance, now_s)
+        """See `Scorer`."""
+        for hook in self._on_sent:
+            hook(entry, instance, now_s)
 
     def ended(self, request: Request, instance: str, cached_tokens: int | None) -> None:
-        """See `Scorer.ended`."""
-        for scorer in self._on_ended:
-            scorer.ended(request, instance, cached_tokens)
+        """See `Scorer`."""
+        for hook in self._on_ended:
+            hook(request, instance, cached_tokens)
 
     def left(self, instance: str) -> None:
-        """See `Scorer.left`."""
-        for scorer, _ in self.parts:
-            scorer.left(instance)
+        """See `Scorer`."""
+        for hook in self._on_left:
+            hook(instance)
 
-    def _shortlist(self, entry: Routable, instances: Sequence[InstanceState]) -> Sequence[InstanceState]:
+    def _hooks(self, name: str) -> list[Callable[..., Any]]:
+        """The hook of this name of each scorer that has it."""
+        found = [getattr(scorer, name, None) for scorer, _ in self.parts]
+        return [hook for hook in found if hook is not None]
+
+    def _shortlist(self, entry: Routable, instances: Sequence[InstanceState]) -> list[InstanceState]:
         """The emptiest instances and the favoured ones, in the given order."""
         shares = [instance.sequences / instance.routing_window for instance in instances]
-        places = set(nsmallest(SHORTLIST, range(len(instances)), key=shares.__getitem__))
-        favoured = {name for scorer in self._favouring for name in scorer.favours(entry)}
-        if favoured:
-            places |= {place for place, instance in enumerate(instances) if instance.name in favoured}
-        return [instances[place] for place in sorted(places)]
+        limit = sorted(shares)[SHORTLIST - 1]
+        places = [place for place, share in enumerate(shares) if share <= limit]
+        if len(places) > SHORTLIST:
+            # Those below the limit, and the first of those at it.
+            below = [place for place in places if shares[place] < limit]
+            places = below + [place for place in places if shares[place] == limit][: SHORTLIST - len(below)]
+        chosen = set(places)
+        for favours in self._favouring:
+            for name in favours(entry):
+                place = self._place(name, instances)
+                if place is not None:
+                    chosen.add(place)
+        return [instances[place] for place in sorted(chosen)]
+
+    def _place(self, name: str, instances: Sequence[InstanceState]) -> int | None:
+        """Where an instance stands among `instances`, None if it is not there. The list changes little from one request to the next."""
+        place = self._places.get(name, -1)
+        if 0 <= place < len(instances) and instances[place].name == name:
+            return place
+        self._places = {instance.name: place for place, instance in enumerate(instances)}
+        return self._places.get(name)
 
     def _choice(
         self, scored: Sequence[InstanceState], table: Sequence[Sequence[float]], totals: Sequence[float], place: int, among: int
     ) -> Choice:
-        scores = tuple((scorer.name, row[place], weight) for (scorer, weight), row in zip(self.parts, table, strict=True))
-        words = " + ".join([f"{weight:g} x {name} {score:.2f}" for name, score, weight in scores])
-        return Choice(scored[place].name, f"score {totals[place]:.2f} of {among}: {words}", scores)
-
-
-def _share(instance: InstanceState) -> float:
-    return instance.sequences / instance.routing_window
+        scores = tuple([(part[0].name, scores[place], part[1]) for part, scores in zip(self.parts, table, strict=True)])
+        return Choice(scored[place].name, f"score {totals[place]:.2f} among {among}", scores)

@@ -103,7 +103,7 @@ async def test_the_same_beginning_goes_to_the_same_instance_and_explain_says_why
     by_name = {one["scorer"]: one for one in sent["scores"]}
     assert by_name["prefix"]["score"] > 0.8
     assert by_name["queue"] == {"scorer": "queue", "score": 1 - 1 / 16, "weight": 1.0}
-    assert "1 x queue 0.94 + 1 x prefix 0." in page(told)
+    assert "scored queue 0.94 x 1, prefix 0." in page(told)
 
 
 async def test_blocks_of_prompts_are_computed_only_where_a_router_reads_them(tmp_path: Path):

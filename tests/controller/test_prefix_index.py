@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from routing_kit import State, chosen, entry
 
-from hmas.controller.core.request_body import CHAT, read_call
+from hmas.controller.core.request_body import CHAT, COMPLETIONS, read_call
 from hmas.controller.routing.prefix_index import IDS_MOST, PrefixIndex
 from hmas.controller.routing.registry import make_router
 from hmas.controller.routing.scorers.prefix import Prefix
@@ -159,3 +159,22 @@ def test_the_blocks_of_a_body_are_those_of_its_texts_in_order_apart_by_tenant_mo
 
 def test_the_blocks_of_a_long_prompt_are_bounded():
     assert len(blocks("x" * 3_000_000, "y")) == 1024
+
+
+def test_a_prompt_of_token_ids_has_blocks_of_64():
+    def of(prompt: object) -> tuple[int, ...]:
+        return read_call(COMPLETIONS, {"model": "m", "prompt": prompt}, block_salt="t").blocks
+
+    ids = list(range(200))
+    assert len(of(ids)) == 3
+    assert common(of(ids), of([*ids[:130], 7, *ids[131:]])) == 2
+    assert of([ids, ids]) == (), "several prompts have no one beginning"
+    assert len(of("some text " * 100)) == 3
+
+
+def test_more_prompts_to_compute_first_than_the_cache_saves_are_no_advantage():
+    scorer = Prefix()
+    scorer.sent(entry(4000, blocks=tuple(range(62))), "a", 0.0)
+    for ahead, score in ((0, 62 / 62.5), (2000, 62 / 62.5 - 0.5), (5000, 0.0)):
+        states = [State("a", prefill_tokens=500 + ahead), State("b", prefill_tokens=500)]
+        assert scorer.score(entry(4000, blocks=tuple(range(62))), states, 0.0) == [pytest.approx(score), 0.0]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hmas.controller.core.placement import Choice, Scorer
+from hmas.controller.core.placement import Choice
 from hmas.controller.routing.registry import ROUTERS, SCORERS, make_router
 from hmas.controller.routing.scored import ScoredRouter
 from hmas.testing import NonConformance, assert_router_conforms
@@ -63,7 +63,7 @@ class Waits(Base):
         return []
 
 
-class Large(Scorer):
+class Large:
     name = "large"
     summary = "too much"
 

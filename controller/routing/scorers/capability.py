@@ -5,7 +5,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import ClassVar
 
-from hmas.controller.core.placement import InstanceState, Routable, Scorer
+from hmas.controller.core.placement import InstanceState, Routable
 from hmas.controller.core.statistics.quantiles import SortedWindow
 from hmas.controller.core.types import Request
 from hmas.controller.routing.scorers.load import filled
@@ -28,7 +28,7 @@ BIN_LEAST = 8
 """Requests of a bin before its KV quantile counts."""
 
 
-class Capability(Scorer):
+class Capability:
     """kappa exp(-lambda q / Q_max) over the highest of the candidates, kappa = F^a M^b B^c; 0 where Eq. 4 or 6 does not admit the request.
 
     F is the measured prefill speed, B the measured decode speed of a request alone, M the KV cache: each only as a ratio to the others, so

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from hmas.controller.core.placement import InstanceState, Routable, Scorer
+from hmas.controller.core.placement import InstanceState, Routable
 
 UNMEASURED_MS = 1.0
 """Stands for the time of a token where no instance has measured any: then only the number of tokens counts."""
 
 
-class Queue(Scorer):
+class Queue:
     """The free share of the window after taking the request."""
 
     name: ClassVar[str] = "queue"
@@ -21,7 +21,7 @@ class Queue(Scorer):
         return [max(0.0, 1.0 - (instance.sequences + sequences) / instance.routing_window) for instance in instances]
 
 
-class KvCache(Scorer):
+class KvCache:
     """The share of the KV fence that is free."""
 
     name: ClassVar[str] = "kv"
@@ -32,7 +32,7 @@ class KvCache(Scorer):
         return [max(0.0, 1.0 - instance.kv_committed) for instance in instances]
 
 
-class FirstToken(Scorer):
+class FirstToken:
     """The shortest expected time to the first token, over that of the instance.
 
     Expected is the time to compute the prompts that were sent before and this one, at the measured speed of the instance; an instance that
@@ -51,7 +51,7 @@ class FirstToken(Scorer):
         return [least / wait for wait in waits]
 
 
-class Completion(Scorer):
+class Completion:
     """The shortest predicted time to the last token, over that of the instance.
 
     The output's tokens take the measured time of a request alone, and longer by the share of the window that is in use: a full window is

@@ -2,21 +2,26 @@
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from heapq import nlargest
 from typing import ClassVar
 
-from hmas.controller.core.placement import InstanceState, Routable, Scorer
+from hmas.controller.core.placement import InstanceState, Routable
 from hmas.controller.core.types import Request
 from hmas.controller.routing.prefix_index import PrefixIndex
-from hmas.controller.routing.scorers.session import under_cap
+from hmas.controller.routing.scorers.session import mean_load, under_cap
 
 SMALL_TOKENS = 512
 """Prompts below this length count as so long: to compute a few tokens again is cheaper than an uneven load."""
+FAVOURED = 8
+"""Most instances that are scored whatever their load."""
 RUNNING_MOST = 16_384
 """Requests in flight whose expected cached tokens are remembered until the engine reports."""
 
 
-class Prefix(Scorer):
-    """The share of the prompt that the instance has cached, by `PrefixIndex`, unless `under_cap` forbids it.
+class Prefix:
+    """The share of the prompt that need not be computed there, by `PrefixIndex`, unless `under_cap` forbids it.
+
+    What the cache saves is lost again where more prompt tokens than elsewhere wait to be computed first, so these are subtracted.
 
     An engine that has reported fewer cached tokens than expected is trusted less; one that has never reported any may not report at all,
     and is believed to cache.
@@ -39,17 +44,21 @@ class Prefix(Scorer):
         found = self._matched(request)
         if not found:
             return [0.0] * len(instances)
-        each = _block_tokens(request) / max(SMALL_TOKENS, request.prompt_tokens)
+        each, most = _block_tokens(request), max(SMALL_TOKENS, request.prompt_tokens)
+        mean = mean_load(instances)
+        least = min([instance.prefill_tokens for instance in instances])
         scores: list[float] = []
         for instance in instances:
-            blocks = found.get(instance.name, 0)
-            scores.append(blocks * each * self.index.trust(instance.name) if blocks and under_cap(instance, instances) else 0.0)
+            name = instance.name
+            blocks = found.get(name, 0)
+            saved = blocks * each * self.index.trust(name) - (instance.prefill_tokens - least) if blocks else 0.0
+            scores.append(saved / most if saved > 0.0 and under_cap(instance, mean) else 0.0)
         return scores
 
     def favours(self, entry: Routable) -> Iterable[str]:
-        """See `Scorer.favours`: up to eight, those with the most."""
+        """See `Scorer.favours`: those with the most."""
         found = self._matched(entry.request)
-        return sorted(found, key=lambda name: -found[name])[:8]
+        return nlargest(FAVOURED, found, key=found.__getitem__)
 
     def sent(self, entry: Routable, instance: str, now_s: float) -> None:  # noqa: ARG002  likewise
         """The instance computes the prompt, and has it from now on."""

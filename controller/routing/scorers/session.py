@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
-from hmas.controller.core.placement import InstanceState, Routable, Scorer
+from hmas.controller.core.placement import InstanceState, Routable
 
 SESSIONS_MOST = 65_536
 """Sessions that are remembered, those used last: about 25 MB."""
@@ -14,7 +14,7 @@ SPARE = 2
 """Requests in flight beside that bound: with little load, one request is much of the mean."""
 
 
-class Session(Scorer):
+class Session:
     """1 for the instance that got the last request of the session, unless `under_cap` forbids it."""
 
     name: ClassVar[str] = "session"
@@ -28,10 +28,14 @@ class Session(Scorer):
 
     def score(self, entry: Routable, instances: Sequence[InstanceState], now_s: float) -> list[float]:  # noqa: ARG002  the contract's
         """See `Scorer.score`."""
+        scores = [0.0] * len(instances)
         last = self._of(entry)
-        if not last:
-            return [0.0] * len(instances)
-        return [1.0 if instance.name == last and under_cap(instance, instances) else 0.0 for instance in instances]
+        if last:
+            for place, instance in enumerate(instances):
+                if instance.name == last:
+                    scores[place] = 1.0 if under_cap(instance, mean_load(instances)) else 0.0
+                    break
+        return scores
 
     def favours(self, entry: Routable) -> Iterable[str]:
         """See `Scorer.favours`."""
@@ -53,7 +57,11 @@ class Session(Scorer):
         return self._last.get((request.tenant, request.model, request.session), "") if request.session else ""
 
 
-def under_cap(instance: InstanceState, instances: Sequence[InstanceState]) -> bool:
+def mean_load(instances: Sequence[InstanceState]) -> float:
+    """The mean share of their windows that is in use."""
+    return sum([one.sequences / one.routing_window for one in instances]) / len(instances)
+
+
+def under_cap(instance: InstanceState, mean: float) -> bool:
     """Whether an instance is so little busier than the others that affinity may prefer it: a hot prefix or session spreads at that load."""
-    mean = sum(one.sequences / one.routing_window for one in instances) / len(instances)
     return instance.sequences <= LOAD_CAP * mean * instance.routing_window + SPARE
