@@ -129,7 +129,7 @@ class Scorer(Protocol):
     summary: ClassVar[str]
 
     def score(self, entry: Routable, instances: Sequence[InstanceState], now_s: float) -> list[float]:
-        """A score from 0 to 1 for each of `instances`, in their order, higher for a better one.
+        """A score from 0 to 1 for each of `instances`, in their order, higher for a better one; empty if they are all alike to it.
 
         One call has all instances, so that a score may be relative to the others.
         """

@@ -42,26 +42,30 @@ class ScoredRouter:
             yield Choice(only.name, f"window {only.sequences}/{only.n_run}, the only one that may take it")
             return
         scored = self._shortlist(entry, instances) if among > 2 * SHORTLIST else instances
-        table: list[list[float]] = []
+        parts: list[tuple[str, float, list[float]]] = []
         totals: list[float] = []
         for scorer, weight in self.parts:
             scores = scorer.score(entry, scored, now_s)
+            if not scores:
+                continue
             if len(scores) != len(scored):
                 raise ValueError(f"scorer {scorer.name!r} gave {len(scores)} scores for {len(scored)} instances")
-            if table:
+            if parts:
                 totals = [total + weight * score for total, score in zip(totals, scores, strict=True)]
             else:
                 totals = [weight * score for score in scores]
-            table.append(scores)
+            parts.append((scorer.name, weight, scores))
+        if not parts:
+            totals = [0.0] * len(scored)
         highest = max(totals)
         first = totals.index(highest)
         if totals.count(highest) > 1:
             first = min((place for place, total in enumerate(totals) if total == highest), key=lambda place: tokens_per_slot(scored[place]))
-        yield self._choice(scored, table, totals, first, among)
+        yield _choice(scored[first], parts, totals[first], first, among)
         others = [place for place in range(len(scored)) if place != first]
         others.sort(key=lambda place: (-totals[place], tokens_per_slot(scored[place])))
         for place in others:
-            yield self._choice(scored, table, totals, place, among)
+            yield _choice(scored[place], parts, totals[place], place, among)
         if among > len(scored):
             ranked = {instance.name for instance in scored}
             rest = [instance for instance in instances if instance.name not in ranked]
@@ -114,8 +118,7 @@ class ScoredRouter:
         self._places = {instance.name: place for place, instance in enumerate(instances)}
         return self._places.get(name)
 
-    def _choice(
-        self, scored: Sequence[InstanceState], table: Sequence[Sequence[float]], totals: Sequence[float], place: int, among: int
-    ) -> Choice:
-        scores = tuple([(part[0].name, scores[place], part[1]) for part, scores in zip(self.parts, table, strict=True)])
-        return Choice(scored[place].name, f"score {totals[place]:.2f} among {among}", scores)
+
+def _choice(instance: InstanceState, parts: Sequence[tuple[str, float, list[float]]], total: float, place: int, among: int) -> Choice:
+    scores = tuple([(name, scores[place], weight) for name, weight, scores in parts])
+    return Choice(instance.name, f"score {total:.2f} among {among}", scores)

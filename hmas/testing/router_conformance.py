@@ -58,8 +58,10 @@ def scores(kind: Any, seed: int) -> None:
     for step in range(STEPS):
         states, entry = _states(rng, SIZES[step % len(SIZES)]), make_entry(step, START_S + step, rng)
         given = scorer.score(entry, states, START_S + step)
-        if len(given) != len(states) or not all(0.0 <= score <= 1.0 for score in given):
-            raise NonConformance(f"step {step}: scores of {len(states)} instances are {given[:8]}; allowed: one from 0 to 1 for each")
+        if (given and len(given) != len(states)) or not all(0.0 <= score <= 1.0 for score in given):
+            raise NonConformance(
+                f"step {step}: scores of {len(states)} instances are {given[:8]}; allowed: one from 0 to 1 for each, or none"
+            )
         if callable(sent := getattr(scorer, "sent", None)):
             sent(entry, states[0].name, START_S + step)
 

@@ -43,7 +43,7 @@ class Prefix:
         request = entry.request
         found = self._matched(request)
         if not found:
-            return [0.0] * len(instances)
+            return []
         each, most = _block_tokens(request), max(SMALL_TOKENS, request.prompt_tokens)
         mean = mean_load(instances)
         least = min([instance.prefill_tokens for instance in instances])

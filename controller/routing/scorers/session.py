@@ -28,11 +28,12 @@ class Session:
 
     def score(self, entry: Routable, instances: Sequence[InstanceState], now_s: float) -> list[float]:  # noqa: ARG002  the contract's
         """See `Scorer.score`."""
-        scores = [0.0] * len(instances)
         last = self._of(entry)
+        scores: list[float] = []
         if last:
             for place, instance in enumerate(instances):
                 if instance.name == last:
+                    scores = [0.0] * len(instances)
                     scores[place] = 1.0 if under_cap(instance, mean_load(instances)) else 0.0
                     break
         return scores
