@@ -22,7 +22,7 @@ from hmas.agents.meta.selectors.rules import RuleSelector
 from hmas.agents.meta.selectors.twin import TwinSelector
 from hmas.agents.meta.twin.fleet import FleetModel
 from hmas.agents.meta.twin.twin import Twin, TwinSettings
-from hmas.controller.config.derived import scheduler_settings
+from hmas.controller.config.derived import routers, scheduler_settings
 from hmas.controller.config.plugins import SELECTOR_GROUP, ExtensionPoint
 from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import ConfigError, HmasError
@@ -173,10 +173,9 @@ def _whitelist(policies: str) -> tuple[str, ...]:
 
 
 def _twin(config: Config, admission: SchedulerSettings | None, routing: str) -> Twin:
-    scheduler = config.scheduler
     settings = TwinSettings(
         admission=admission or scheduler_settings(config),
-        routing=routing or scheduler.routing,
+        routing=routing or routers(config)["*"],
         weights={name: tenant.weight for name, tenant in config.tenants.items()},
         window_s=config.agents.meta_twin_window_s,
         budget_s=config.agents.meta_twin_budget_s,

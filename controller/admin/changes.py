@@ -47,6 +47,16 @@ class Changes:
         """Releases the policy. False if none was forced."""
         return await self._operations.remove_override(cli_id("policy"))
 
+    async def force_router(self, body: Mapping[str, Any]) -> None:
+        """Forces `router` with `weights` for `model`, by default for all models."""
+        document, model = self._document(body, {"router", "weights", "model"}), _model(body.get("model", "*"))
+        document["routers"] = {model: {"name": body.get("router"), "weights": body.get("weights") or {}}}
+        await self.put_override(cli_id("router", model), document)
+
+    async def release_router(self, model: str) -> bool:
+        """Releases the router of a model. False if none was forced for it."""
+        return await self._operations.remove_override(cli_id("router", _model(model)))
+
     async def force_knobs(self, body: Mapping[str, Any]) -> None:
         """Forces the knobs of `instance`, by default of all instances."""
         instance = body.get("instance", "*")
@@ -111,6 +121,12 @@ class Changes:
             expires = ends.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         author, reason = body.get("author") or "operator", body.get("reason") or "forced through the operators' API"
         return {"version": 1, "author": author, "reason": reason, "expires": expires}
+
+
+def _model(name: object) -> str:
+    if not isinstance(name, str) or not 0 < len(name) <= 256:
+        raise BadRequest(f"model is {str(name)[:80]!r}; allowed: the name of a model, 1 to 256 characters, or *", path="$.model")
+    return name
 
 
 def json_object(data: bytes, what: str) -> dict[str, Any]:

@@ -72,6 +72,28 @@ class AdminClient:
         """Returns the policy to the agents; `released` says whether it had been forced."""
         return self._call("DELETE", "/admin/policy")
 
+    def routers(self) -> dict[str, Any]:
+        """The router of each model, and the available ones."""
+        return self._call("GET", "/admin/routers")
+
+    def force_router(
+        self,
+        router: str,
+        *,
+        model: str = "*",
+        weights: dict[str, float] | None = None,
+        for_s: float | None = None,
+        author: str = "",
+        reason: str = "",
+    ) -> dict[str, Any]:
+        """Forces the router of a model, or of all (`*`)."""
+        body = _forced(for_s, author, reason, router=router, model=model, weights=weights or {})
+        return self._call("POST", "/admin/routers", body)
+
+    def release_router(self, model: str = "*") -> dict[str, Any]:
+        """Returns to the configured router where one was forced under this name."""
+        return self._call("DELETE", "/admin/routers?" + urlencode({"model": model}))
+
     def knobs(self) -> dict[str, Any]:
         """Active knobs, by instance."""
         return self._call("GET", "/admin/knobs")

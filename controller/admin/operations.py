@@ -16,6 +16,10 @@ class Operations(Protocol):
         """The active policy, its source, since when it is active, and the available policies."""
         ...
 
+    def routers(self) -> dict[str, Any]:
+        """The router of each model and its source, the rankings that failed, and the available routers and scorers."""
+        ...
+
     def knobs(self) -> dict[str, Any]:
         """Active knobs by instance, each with its source."""
         ...

@@ -95,6 +95,9 @@ class AdminServer:
             web.get("/admin/policy", self._policy),
             web.post("/admin/policy", self._force_policy),
             web.delete("/admin/policy", self._release_policy),
+            web.get("/admin/routers", self._routers),
+            web.post("/admin/routers", self._force_router),
+            web.delete("/admin/routers", self._release_router),
             web.get("/admin/knobs", self._knobs),
             web.post("/admin/knobs", self._force_knobs),
             web.delete("/admin/knobs", self._release_knobs),
@@ -174,6 +177,17 @@ class AdminServer:
     async def _release_policy(self, _: web.Request) -> web.Response:
         released = await self._changes.release_policy()
         return _json({"released": released, **self._operations.policy()})
+
+    async def _routers(self, _: web.Request) -> web.Response:
+        return _json(self._operations.routers())
+
+    async def _force_router(self, request: web.Request) -> web.Response:
+        await self._changes.force_router(await _body(request))
+        return _json(self._operations.routers())
+
+    async def _release_router(self, request: web.Request) -> web.Response:
+        released = await self._changes.release_router(request.query.get("model", "*"))
+        return _json({"released": released, **self._operations.routers()})
 
     async def _knobs(self, _: web.Request) -> web.Response:
         return _json(self._operations.knobs())

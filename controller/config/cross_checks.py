@@ -6,7 +6,7 @@ from typing import Any
 
 from hmas.controller.config.check import Path as ConfigPath
 from hmas.controller.config.check import Problem
-from hmas.controller.config.derived import AGENT_NAMES, UNIX_PATH_LIMIT, is_loopback
+from hmas.controller.config.derived import AGENT_NAMES, UNIX_PATH_LIMIT, is_loopback, routers
 from hmas.controller.config.mqtt import mqtt_advice, mqtt_problems
 from hmas.controller.config.plugins import (
     BUDGET_LAW_GROUP,
@@ -19,7 +19,7 @@ from hmas.controller.config.plugins import (
 )
 from hmas.controller.config.schema import Config, EngineConfig
 from hmas.controller.core.errors import PolicyError
-from hmas.controller.routing.registry import ROUTERS
+from hmas.controller.routing.registry import ROUTERS, read_router
 from hmas.controller.scheduling.policies.registry import POLICIES, check_parameters, named
 from hmas.engines.errors import ProfileError
 from hmas.engines.model_shape import model_kv_bytes
@@ -35,6 +35,7 @@ def cross_problems(config: Config) -> Iterator[Problem]:
     yield from _doors(config)
     yield from _engines(config)
     yield from _tenants(config)
+    yield from _routers(config)
     yield from _bus(config)
     yield from _agents(config)
     yield from mqtt_problems(config.mqtt)
@@ -48,11 +49,13 @@ def unknown_names(data: Any) -> Iterator[Problem]:
     """
     engines = _at(data, ("engines",))
     count = len(engines) if isinstance(engines, list) else 0
+    models = _at(data, ("models",))
     registries: list[tuple[ConfigPath, str, Iterable[str]]] = [
         (("scheduler", "policy"), POLICY_PLUGINS.group, POLICIES),
         (("scheduler", "routing"), ROUTER_PLUGINS.group, ROUTERS),
         (("agents", "meta_selector"), SELECTOR_GROUP, (*META_SELECTORS, *declared(SELECTOR_GROUP))),
         (("agents", "statera_budget_law"), BUDGET_LAW_GROUP, (*BUDGET_LAWS, *declared(BUDGET_LAW_GROUP))),
+        *((("models", model, "routing"), ROUTER_PLUGINS.group, ("", *ROUTERS)) for model in (models if isinstance(models, dict) else ())),
         *((("engines", place, "kind"), ENGINE_PLUGINS.group, (AUTO, *ADAPTERS)) for place in range(count)),
     ]
     for path, group, names in registries:
@@ -139,6 +142,15 @@ def _kv(engine: EngineConfig, position: int) -> Iterator[Problem]:
             model_kv_bytes(engine.model_config, tp=engine.tp, dtype=engine.kv_cache_dtype)
         except ProfileError as error:
             yield Problem(("engines", position, "model_config"), str(error))
+
+
+def _routers(config: Config) -> Iterator[Problem]:
+    for model, text in routers(config).items():
+        path: ConfigPath = ("scheduler", "routing_weights") if model == "*" else ("models", model)
+        try:
+            read_router(text)
+        except PolicyError as error:
+            yield Problem(path, str(error))
 
 
 def _tenants(config: Config) -> Iterator[Problem]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig, GatewayConfig
 from hmas.controller.core.allowed_sites import ANY, AllowedSites
+from hmas.controller.routing.registry import router_text
 from hmas.controller.scheduling.policies.registry import named
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.engines.model_shape import model_kv_bytes
@@ -101,6 +102,17 @@ def scheduler_settings(config: Config) -> SchedulerSettings:
         tpot_guard=section.tpot_guard,
         headroom=config.slo.headroom,
     )
+
+
+def routers(config: Config) -> dict[str, str]:
+    """The router of each model that has one of its own, and of all others under `*`, as `make_router` reads them."""
+    section = config.scheduler
+    found = {"*": router_text(section.routing, section.routing_weights)}
+    for model, own in config.models.items():
+        if own.routing or own.routing_weights:
+            weights = own.routing_weights if own.routing else {**section.routing_weights, **own.routing_weights}
+            found[model] = router_text(own.routing or section.routing, weights)
+    return found
 
 
 def instance_spec(engine: EngineConfig) -> InstanceSpec:

@@ -10,9 +10,10 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from hmas.controller.config.check import Problem, dotted, problems
-from hmas.controller.config.section import ListedName, Name, doc
+from hmas.controller.config.section import ListedName, Name, Weights, doc
 from hmas.controller.control.overrides import Override
 from hmas.controller.core.errors import OverrideError, PolicyError
+from hmas.controller.routing.registry import WEIGHTS, read_router, router_text, split_router
 from hmas.controller.scheduling.admission.quotas import TenantLimits
 from hmas.controller.scheduling.policies.registry import BUILT_IN, POLICIES, check_parameters
 from hmas.engines.base import Knobs
@@ -28,6 +29,7 @@ Author = Annotated[str, doc("who holds it: a name or an address", min_length=1, 
 Reason = Annotated[str, doc("why, for those who find it in force", min_length=1, max_length=500, pattern=r"\S")]
 Parameter = Annotated[str, doc("name of a policy parameter", pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 Instance = Annotated[str, doc("instance name, or * for all that are not named", pattern=r"^(\*|[A-Za-z0-9][A-Za-z0-9._-]{0,63})$")]
+Model = Annotated[str, doc("name of a model, or * for all that are not named", min_length=1, max_length=256, pattern=r"^\S+$")]
 Expiry = Annotated[
     str,
     doc(
@@ -87,6 +89,13 @@ class EnginePart(_Part, frozen=True):
     drain: Annotated[bool, doc("true: no new requests are sent to it", extra_json_schema={"const": True})]
 
 
+class RouterPart(_Part, frozen=True):
+    """The router of a model."""
+
+    name: Annotated[ListedName, doc("router: one of `hmas router list`", extra_json_schema={"examples": [*WEIGHTS]})]
+    weights: Annotated[Weights, doc("weights of its scorers that differ from its own; 0 leaves one out")] = {}
+
+
 class OverrideDocument(_Part, frozen=True):
     """An override of H-MAS: what operators hold against the agents, since when, by whom and why."""
 
@@ -98,10 +107,11 @@ class OverrideDocument(_Part, frozen=True):
     knobs: Annotated[dict[Instance, KnobsPart], Meta(max_length=256)] = {}
     tenants: Annotated[dict[Name, TenantPart], Meta(max_length=1024)] = {}
     engines: Annotated[dict[Name, EnginePart], Meta(max_length=256)] = {}
+    routers: Annotated[dict[Model, RouterPart], Meta(max_length=256)] = {}
 
 
 _DOCUMENT_TYPE = msgspec.inspect.type_info(OverrideDocument)
-_PARTS = ("policy", "knobs", "tenants", "engines")
+_PARTS = ("policy", "knobs", "tenants", "engines", "routers")
 LIMITS = TenantLimits.__struct_fields__
 """The limits of a tenant besides its weight; the document's keys are the fields of `TenantLimits`."""
 
@@ -146,6 +156,7 @@ def override_from(document: Any, *, id: str, now_s: float, allow_expired: bool =
         tenant_weights={name: part.weight for name, part in checked.tenants.items() if part.weight is not UNSET},
         tenant_limits={name: limits for name, part in checked.tenants.items() if (limits := _limits(part))},
         draining=tuple(sorted(checked.engines)),
+        routers={model: router_text(part.name, part.weights) for model, part in checked.routers.items()},
     )
 
 
@@ -178,6 +189,9 @@ def document_of(override: Override) -> dict[str, Any]:
         document["tenants"] = tenants
     if override.draining:
         document["engines"] = {name: {"drain": True} for name in override.draining}
+    if override.routers:
+        parts = {model: split_router(text) for model, text in override.routers.items()}
+        document["routers"] = {model: {"name": name, "weights": weights} for model, (name, weights) in parts.items()}
     return document
 
 
@@ -211,6 +225,11 @@ def _meaning(document: Mapping[str, Any], now_s: float, *, allow_expired: bool) 
     for engine, part in document.get("engines", {}).items():
         if not part["drain"]:
             yield Problem(("engines", engine, "drain"), "got false; allowed: true (leave the engine out to undrain it)")
+    for model, part in document.get("routers", {}).items():
+        try:
+            read_router(router_text(part["name"], part.get("weights")))
+        except PolicyError as error:
+            yield Problem(("routers", model), str(error))
     yield from _expiry_problems(document["expires"], now_s, allow_expired=allow_expired)
 
 

@@ -11,15 +11,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hmas.controller.core.errors import ConfigError, HmasError
-from hmas.controller.routing.registry import ROUTERS, add_router
+from hmas.controller.routing.registry import ROUTERS, SCORERS, add_router, add_scorer
 from hmas.controller.scheduling.policies.registry import POLICIES, register
 from hmas.engines.registry import ADAPTERS, add_adapter
 
 SELECTOR_GROUP, BUDGET_LAW_GROUP = "hmas.selectors", "hmas.budget_laws"
 """Groups whose members are loaded only in their agent's process; the configuration checks no more than their names."""
-LAB: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {SELECTOR_GROUP: ("bandit", "change-point", "classifier"), "hmas.routers": ("latency-aware",)}
-)
+LAB: Mapping[str, tuple[str, ...]] = MappingProxyType({SELECTOR_GROUP: ("bandit", "change-point", "classifier")})
 """Names that the distribution h-mas-lab declares, by group: an error about a name says what to install."""
 Member = TypeVar("Member")
 log = logging.getLogger(__name__)
@@ -141,9 +139,10 @@ def unknown(name: str, group: str, names: Iterable[str]) -> str:
 
 POLICY_PLUGINS = ExtensionPoint("hmas.policies", "policy", POLICIES, lambda _name, policy: register(policy))
 ROUTER_PLUGINS = ExtensionPoint("hmas.routers", "router", ROUTERS, add_router)
+SCORER_PLUGINS = ExtensionPoint("hmas.scorers", "scorer", SCORERS, add_scorer)
 ENGINE_PLUGINS = ExtensionPoint("hmas.engines", "engine adapter", ADAPTERS, add_adapter)
 
 
 def load_plugins() -> tuple[Plugin, ...]:
-    """Loads the policies, routers and engine adapters of plugins: what gateway and simulation use and the configuration may name."""
-    return (*POLICY_PLUGINS.load(), *ROUTER_PLUGINS.load(), *ENGINE_PLUGINS.load())
+    """Loads the policies, routers, scorers and engine adapters of plugins: what gateway, simulation and configuration may use."""
+    return (*POLICY_PLUGINS.load(), *ROUTER_PLUGINS.load(), *SCORER_PLUGINS.load(), *ENGINE_PLUGINS.load())

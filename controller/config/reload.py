@@ -8,7 +8,17 @@ from msgspec.structs import replace
 
 from hmas.controller.config.schema import Config
 
-LIVE = ("tenants", "logging", "scheduler.policy", "scheduler.parameters", "scheduler.n_run", "scheduler.tpot_guard", "agents.stale_after_s")
+LIVE = (
+    "tenants",
+    "logging",
+    "models",
+    "scheduler.policy",
+    "scheduler.parameters",
+    "scheduler.routing",
+    "scheduler.n_run",
+    "scheduler.tpot_guard",
+    "agents.stale_after_s",
+)
 """Settings, or whole sections, that are applied while the gateway serves."""
 
 
@@ -31,12 +41,15 @@ def taken(before: Config, after: Config) -> Config:
         before,
         tenants=after.tenants,
         logging=after.logging,
+        models=after.models,
         scheduler=replace(
             before.scheduler,
             policy=scheduler.policy,
             parameters=scheduler.parameters,
             n_run=scheduler.n_run,
             tpot_guard=scheduler.tpot_guard,
+            routing=scheduler.routing,
+            routing_weights=scheduler.routing_weights,
         ),
         agents=replace(before.agents, stale_after_s=agents.stale_after_s),
     )

@@ -10,6 +10,7 @@ from hmas.controller.config.section import (
     HostName,
     ListedName,
     LoggingConfig,
+    ModelConfig,
     Name,
     Origin,
     Port,
@@ -17,6 +18,7 @@ from hmas.controller.config.section import (
     Section,
     Share,
     SloConfig,
+    Weights,
     doc,
 )
 from hmas.controller.routing.registry import DEFAULT_ROUTER
@@ -237,9 +239,7 @@ class SchedulerConfig(Section, frozen=True):
             "missing their TPOT target; 0 switches the guard off and leaves TPOT to the window alone"
         ),
     ] = SHIPPED.tpot_guard
-    fence: Annotated[bool, doc("hold requests back whose calibrated KV bytes would pass the instance's capacity (H-MAS Eq. 2)")] = (
-        SHIPPED.fence
-    )
+    fence: Annotated[bool, doc("hold requests back whose calibrated KV bytes would pass the instance's capacity (Eq. 2)")] = SHIPPED.fence
     fence_margin: Annotated[float, doc("delta_frag of Eq. 2", ge=0, lt=1)] = SHIPPED.fence_margin
     fence_overcommit: Annotated[
         bool,
@@ -257,7 +257,8 @@ class SchedulerConfig(Section, frozen=True):
     ] = SHIPPED.fence_prefix_credit
     fence_in_bypass: Annotated[bool, doc("Eq. 2 holds in the emergency bypass, too")] = SHIPPED.fence_in_bypass
     idle_relief: Annotated[bool, doc("dispatch what has waited a second beside a half-empty instance")] = SHIPPED.idle_relief
-    routing: Annotated[ListedName, doc("chooses the instance: least-loaded, round-robin, or a plugin's")] = DEFAULT_ROUTER
+    routing: Annotated[ListedName, doc("router, which chooses the instance; `hmas router list` has the names")] = DEFAULT_ROUTER
+    routing_weights: Annotated[Weights, doc("weights of its scorers, in place of its own; 0 leaves one out")] = {}  # noqa: RUF012 - likewise
     tick_s: Annotated[Seconds, doc("how often deadlines are checked and telemetry is sent")] = 0.1
 
 
@@ -393,6 +394,7 @@ class Config(Section, frozen=True):
     gateway: GatewayConfig = GatewayConfig()
     tenants: dict[Name, TenantConfig] = {}  # noqa: RUF012 - likewise
     engines: list[EngineConfig] = []  # noqa: RUF012 - likewise
+    models: dict[str, ModelConfig] = {}  # noqa: RUF012 - likewise
     scheduler: SchedulerConfig = SchedulerConfig()
     slo: SloConfig = SloConfig()
     bus: BusConfig = BusConfig()

@@ -1,4 +1,4 @@
-"""What sections of the configuration share: base class, value types, texts of settings; and the sections `slo`, `bus`, `logging`."""
+"""What sections of the configuration share: their base class, value types and how a setting is described; and the small sections."""
 
 from typing import Annotated, Any, Literal
 
@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from hmas.controller.core.slo import TargetTable
+from hmas.controller.routing.registry import WEIGHT_MOST
 from hmas.controller.scheduling.settings import SHIPPED
 
 
@@ -29,6 +30,24 @@ ListedName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,31}$")]
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base class of every section: unknown keys are refused as mistakes."""
+
+
+Weights = Annotated[dict[ListedName, Annotated[float, Meta(ge=0, le=WEIGHT_MOST)]], Meta(max_length=16)]
+"""Weight by scorer, 0 to leave one out."""
+
+
+class ModelConfig(Section, frozen=True):
+    """What holds for one model, by the name that requests use."""
+
+    routing: Annotated[str, doc("router of its requests; empty: scheduler.routing", pattern=r"^([a-z][a-z0-9-]{0,31})?$")] = ""
+    routing_weights: Annotated[Weights, doc("as scheduler.routing_weights, for this router")] = {}
+
+
+class LoggingConfig(Section, frozen=True):
+    """Diagnostics on stderr."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Annotated[Literal["text", "json"], doc("json writes one object a line")] = "text"
 
 
 class SloConfig(Section, frozen=True):
@@ -67,10 +86,3 @@ class BusConfig(Section, frozen=True):
         str, doc("put before every stream name, so that installations can share a server", pattern=r"^[A-Za-z0-9:_-]{0,64}$")
     ] = ""
     durable: Annotated[bool, doc("the embedded server keeps an append-only file")] = False
-
-
-class LoggingConfig(Section, frozen=True):
-    """Diagnostics on stderr."""
-
-    level: Literal["debug", "info", "warning", "error"] = "info"
-    format: Annotated[Literal["text", "json"], doc("json writes one object a line")] = "text"

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection
 from hmas.controller.control.resolve import Directives
 from hmas.controller.core.errors import SchedulingError
 from hmas.controller.core.types import Controls
+from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.admission.quotas import NO_LIMITS
 from hmas.controller.scheduling.scheduler import Scheduler
 
@@ -55,8 +56,16 @@ def apply_directives(
         limits = after.limits.get(tenant, NO_LIMITS)
         if before.limits.get(tenant, NO_LIMITS) != limits:
             scheduler.set_limits(tenant, limits, now_s)
+    _apply_routers(scheduler, before, after)
     for name in before.draining ^ after.draining:
         scheduler.set_draining(name, name in after.draining)
     if given_up is not None:
         raise given_up
     return changed
+
+
+def _apply_routers(scheduler: Scheduler, before: Directives, after: Directives) -> None:
+    for model in {*before.routers, *after.routers}:
+        was, now = before.routers.get(model), after.routers.get(model)
+        if now is None or was is None or now.value != was.value:
+            scheduler.set_router(model, None if now is None else make_router(now.value))

@@ -55,9 +55,19 @@ def changes(before: Directives, after: Directives, names: Iterable[str] | None =
         for limit in TenantLimits.__struct_fields__:
             if (was_at := getattr(had, limit)) != (now_at := getattr(has, limit)):
                 yield Change(f"tenant.{limit}", tenant, _limit_text(was_at), _limit_text(now_at), source, because)
+    yield from _router_changes(before, after, source, because)
     for name in sorted(before.draining ^ after.draining):
         draining = name in after.draining
         yield Change("engine.drain", name, str(not draining).lower(), str(draining).lower(), source, because)
+
+
+def _router_changes(before: Directives, after: Directives, source: Source, because: str) -> Iterable[Change]:
+    for model in sorted({*before.routers, *after.routers}):
+        old, new = before.routers.get(model), after.routers.get(model)
+        if old != new:
+            was, now = (setting.value if setting else "as other models" for setting in (old, new))
+            kind = "router" if was != now else "router.source"
+            yield Change(kind, model, was, now, new.source if new else source, (new.reason if new else "") or because)
 
 
 def _limit_text(limit: float) -> str:

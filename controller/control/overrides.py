@@ -4,9 +4,11 @@ Merge order: overrides are applied in the order of their ids (plain text order),
 `conflicts` lists what lost. A knob for a named instance wins over one for `*`, whatever the order.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
+from zlib import crc32
 
 import msgspec
 
@@ -25,6 +27,7 @@ class Override(msgspec.Struct, frozen=True, kw_only=True):
         tenant_weights: Weight by tenant.
         tenant_limits: Quotas, share and cap by tenant, as fields of `TenantLimits`; fields that are not named stay as they are.
         draining: Engines that get no new requests.
+        routers: Router by model, `*` for all models that are not named, each as `make_router` reads it.
     """
 
     id: str
@@ -38,13 +41,16 @@ class Override(msgspec.Struct, frozen=True, kw_only=True):
     tenant_weights: dict[str, float] = {}
     tenant_limits: dict[str, dict[str, int | float]] = {}
     draining: tuple[str, ...] = ()
+    routers: dict[str, str] = {}
 
     def active(self, now_s: float) -> bool:
         """Whether it has not expired yet."""
         return self.expires_s is None or now_s < self.expires_s
 
     def settings(self) -> dict[str, Any]:
-        """Every forced setting, by path: `policy`, `knobs.*.n_run`, `tenants.NAME.weight` (and the limits), `engines.NAME.drain`."""
+        """Every forced setting, by path: `policy`, `knobs.*.n_run`, `tenants.NAME.weight` (and the limits), `engines.NAME.drain`,
+        `routers.NAME`.
+        """
         held: dict[str, Any] = {}
         if self.policy is not None:
             held["policy"] = {"name": self.policy, "parameters": dict(self.parameters)}
@@ -53,6 +59,7 @@ class Override(msgspec.Struct, frozen=True, kw_only=True):
         for tenant, part in self.tenants().items():
             held.update({f"tenants.{tenant}.{name}": value for name, value in part.items()})
         held.update({f"engines.{engine}.drain": True for engine in self.draining})
+        held.update({f"routers.{model}": router for model, router in self.routers.items()})
         return held
 
     def tenants(self) -> dict[str, dict[str, int | float]]:
@@ -97,7 +104,9 @@ def effective(overrides: Iterable[Override], now_s: float) -> OverrideNotice:
     knobs: dict[str, dict[str, int]] = {}
     weights: dict[str, float] = {}
     limits: dict[str, dict[str, int | float]] = {}
+    routers: dict[str, str] = {}
     for override in active:
+        routers.update(override.routers)
         if override.policy is not None:
             policy, parameters = override.policy, dict(override.parameters)
         for instance, part in override.knobs.items():
@@ -114,6 +123,7 @@ def effective(overrides: Iterable[Override], now_s: float) -> OverrideNotice:
         tenant_weights=weights,
         tenant_limits=limits,
         draining=sorted({engine for override in active for engine in override.draining}),
+        routers=routers,
         expires_s=min(ends, default=0.0),
         author=", ".join(dict.fromkeys(override.author for override in active))[:200],
         reason="; ".join(f"{override.id}: {override.reason}" for override in active)[:1000],
@@ -126,9 +136,14 @@ def knobs_for(notice: OverrideNotice, instance: str) -> Knobs:
     return Knobs(n_run=held.get("n_run"), token_budget=held.get("token_budget"))
 
 
-def cli_id(kind: Literal["policy", "knobs", "drain"], subject: str = "") -> str:
-    """Id of a setting forced through the admin API: `cli-policy`, `cli-knobs-NAME` (`cli-knobs-_all` for `*`), `cli-drain-NAME`."""
-    return f"cli-{kind}" + (f"-{'_all' if subject == '*' else subject}" if subject else "")
+def cli_id(kind: Literal["policy", "knobs", "drain", "router"], subject: str = "") -> str:
+    """Id of a setting forced through the admin API: `cli-policy`, `cli-knobs-NAME` (`cli-knobs-_all` for `*`), `cli-drain-NAME`.
+
+    `cli-router-MODEL`: a name that is no part of an id has other characters replaced and its checksum behind it.
+    """
+    plain = re.sub(r"[^A-Za-z0-9._-]", "_", subject)[:56]
+    name = "_all" if subject == "*" else subject if plain == subject else f"{plain}-{crc32(subject.encode()):08x}"
+    return f"cli-{kind}" + (f"-{name}" if subject else "")
 
 
 def in_force(overrides: Iterable[Override], now_s: float) -> list[Override]:

@@ -53,6 +53,7 @@ class Configured:
 
     Attributes:
         parameters: Those of the policy, as long as meta has set none; empty for its defaults.
+        routers: Router by model, `*` for all others, as `make_router` reads them.
     """
 
     policy: str
@@ -61,6 +62,7 @@ class Configured:
     weights: Mapping[str, float] = field(default_factory=dict)
     limits: Mapping[str, TenantLimits] = field(default_factory=dict)
     tpot_guard: float = 0.0
+    routers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +110,9 @@ class Directives:
         limits: Quotas, share and cap by tenant, for tenants with a configuration or an override.
         draining: Instances that get no new requests.
         forced: The settings that operators force, so that agents do not try to change them: `policy`, `knobs` (windows) and `budget` of all
-            instances, `knobs:INSTANCE` and `budget:INSTANCE` of one, `tenants`, `engines`.
+            instances, `knobs:INSTANCE` and `budget:INSTANCE` of one, `tenants`, `engines`, `routers`.
         held_because: Which operators force them and why; empty if none are forced.
+        routers: Router by model, `*` for all that are not named.
     """
 
     policy: Setting
@@ -122,6 +125,7 @@ class Directives:
     draining: frozenset[str]
     forced: tuple[str, ...]
     held_because: str = ""
+    routers: Mapping[str, Setting] = field(default_factory=dict)
 
 
 def resolve(
@@ -179,6 +183,7 @@ def resolve(
         draining=frozenset(name for name in override.draining if name in ceilings),
         forced=_forced(override),
         held_because=_operator_reason(override),
+        routers=_routers(configured, override),
     )
 
 
@@ -330,9 +335,21 @@ def _instance(
     )
 
 
+def _routers(configured: Configured, override: OverrideNotice) -> dict[str, Setting]:
+    """An operator's router for all models replaces the configured routers of single models, too."""
+    held = {} if "*" in override.routers else {model: Setting(text, "configured") for model, text in configured.routers.items()}
+    return held | {model: Setting(text, "operator", _operator_reason(override)) for model, text in override.routers.items()}
+
+
 def _forced(override: OverrideNotice) -> tuple[str, ...]:
     tenants = {**override.tenant_weights, **override.tenant_limits}
-    held = {"policy": override.policy, **dict.fromkeys(_steered(override), True), "tenants": tenants, "engines": override.draining}
+    held = {
+        "policy": override.policy,
+        **dict.fromkeys(_steered(override), True),
+        "tenants": tenants,
+        "engines": override.draining,
+        "routers": override.routers,
+    }
     return tuple(name for name, value in held.items() if value)
 
 

@@ -1,8 +1,8 @@
 """The interface between scheduler and routers: scheduling and routing depend on each other only through these types."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from hmas.controller.core.types import Estimates, Request
 
@@ -54,23 +54,82 @@ class InstanceState(Protocol):
     def kv_committed(self) -> float:
         """Share of the KV fence that is committed, 0 to 1; 0 without a fence."""
 
+    @property
+    def routing_window(self) -> float:
+        """Sequences that its load is compared with: its window; if an agent set that, the mean window of all instances like it."""
+
+    @property
+    def kv_capacity_tokens(self) -> int:
+        """Tokens that its KV cache holds, 0 if unknown."""
+
+    @property
+    def prefill_token_ms(self) -> float:
+        """Measured time to compute one prompt token, milliseconds; 0 before the first measurement."""
+
+    @property
+    def decode_token_ms(self) -> float:
+        """Measured time per output token of a request alone, milliseconds; 0 before the first measurement."""
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A router's decision: the instance's name, and the reason as a short text for a log line."""
+    """One place in a router's ranking.
+
+    Attributes:
+        instance: The instance's name.
+        reason: Why it stands there, as a short text.
+        scores: Scorer, its score from 0 to 1, and its weight, for routers that are made of scorers.
+    """
 
     instance: str
     reason: str
+    scores: tuple[tuple[str, float, float], ...] = ()
 
 
 class Router(Protocol):
-    """Chooses the instance for a request."""
+    """Ranks the instances for a request.
 
-    def choose(self, entry: Routable, instances: Sequence[InstanceState]) -> Choice | None:
-        """The instance for `entry`, or None to let it wait.
+    A router may have the hooks `sent`, `ended` and `left` of `Scorer`, too. What changes with a dispatch is recorded in `sent`, because a
+    request may not go to the instance that stands first.
+    """
+
+    def rank(self, entry: Routable, instances: Sequence[InstanceState], now_s: float) -> Iterable[Choice]:
+        """The instances for `entry`, best first; it goes to the first one that the KV fence and the TPOT guard admit it to.
+
+        The ranking is read only as far as it is needed, so a generator is a good answer. Instances that it leaves out are not tried. An
+        empty ranking lets the request wait. One that names an instance that is not in `instances`, or one of them twice, is a fault: the
+        rest of `instances` then follows, the emptiest first.
 
         Args:
             entry: The request that would go next.
             instances: The instances that may take it now: healthy, with a free slot, serving the model. They are in the order of the
-                configuration, each at most once; the list may be empty.
+                configuration, each once, and at least one. The sequence must not be changed.
+            now_s: The time.
+        """
+
+
+class Scorer(Protocol):
+    """Scores instances for a request: one part of a router. Pure but for what its hooks record.
+
+    Optional: `uses_blocks = True` where it reads `Request.blocks`, which the gateway computes only then; and the hooks that it needs.
+
+    - `favours(entry)`: names of instances that it may score high whatever their load; with many instances they are scored besides the
+      emptiest.
+    - `sent(entry, instance, now_s)`: a request goes to an instance.
+    - `ended(request, instance, cached_tokens)`: a request that was sent has ended; `cached_tokens` are the prompt tokens that the engine
+      found cached, None if it did not say.
+    - `left(instance)`: an instance has gone away; it comes back without what its cache held.
+
+    Attributes:
+        name: Its name in weights.
+        summary: What a high score means, in one line.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+
+    def score(self, entry: Routable, instances: Sequence[InstanceState], now_s: float) -> list[float]:
+        """A score from 0 to 1 for each of `instances`, in their order, higher for a better one; empty if they are all alike to it.
+
+        One call has all instances, so that a score may be relative to the others.
         """

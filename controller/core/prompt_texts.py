@@ -1,5 +1,6 @@
 """The texts of a request by their role: the question, the system prompt, the earlier messages. Pure, with bounded work and size."""
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from hmas.engines.tokens import estimate_tokens_of
@@ -10,6 +11,11 @@ SYSTEM_CHARS = 600
 HISTORY_CHARS = 600
 HISTORY_MESSAGE_CHARS = 240
 """Most characters per message, so that one long message does not hide those before it; the beginning of a message shows its subject."""
+
+BLOCK_CHARS, BLOCK_TOKENS = 256, 64
+"""Length of a block in text, and in a prompt of token ids: four blocks of an engine's cache."""
+BLOCKS_MOST = 1024
+"""Blocks of a prompt that are hashed: where two prompts differ first only behind 65,000 tokens, either instance will do."""
 
 SYSTEM_ROLES = ("system", "developer")
 TOOL_ROLES = ("tool", "function")
@@ -79,6 +85,23 @@ class PromptTexts:
         history = "\n".join(reversed(earlier))
         return Cut(_excerpt(question), _take(system, SYSTEM_CHARS), history, question.chars, question_tokens, tokens)
 
+    def blocks(self, salt: str) -> tuple[int, ...]:
+        """Hashes of the whole blocks of all texts in their order, each of `salt` and all that stands before it too.
+
+        They are the same only in this process: Python draws the key of its hash function at the start, so no client can aim at a hash.
+        """
+        pieces: list[str] = []
+        room = BLOCK_CHARS * BLOCKS_MOST
+        for message in self._messages:
+            if room <= 0:
+                break
+            pieces.append(f"\0{message.role}\0")
+            pieces += message.parts
+            room -= message.chars
+        text = "".join(pieces)
+        most = min(len(text), BLOCK_CHARS * BLOCKS_MOST)
+        return _chained(salt, [text[end - BLOCK_CHARS : end] for end in range(BLOCK_CHARS, most + 1, BLOCK_CHARS)])
+
     def _asked(self) -> int:
         found, best = -1, 0
         for index, message in enumerate(self._messages):
@@ -112,6 +135,21 @@ class _Message:
     role: str
     parts: list[str] = field(default_factory=list)
     chars: int = 0
+
+
+def token_blocks(salt: str, ids: Sequence[int]) -> tuple[int, ...]:
+    """As `PromptTexts.blocks`, for a prompt of token ids."""
+    most = min(len(ids), BLOCK_TOKENS * BLOCKS_MOST)
+    return _chained(salt, [tuple(ids[end - BLOCK_TOKENS : end]) for end in range(BLOCK_TOKENS, most + 1, BLOCK_TOKENS)])
+
+
+def _chained(salt: str, pieces: Sequence[Hashable]) -> tuple[int, ...]:
+    found: list[int] = []
+    last = hash(salt)
+    for piece in pieces:
+        last = hash((last, piece))
+        found.append(last)
+    return tuple(found)
 
 
 def _rank(role: str) -> int:

@@ -13,7 +13,7 @@ from hmas.controller.core.bodies.messages import MESSAGES, chat_of_messages
 from hmas.controller.core.bodies.responses import RESPONSES, chat_of_response
 from hmas.controller.core.body_bounds import CHOICES_MOST, MESSAGES_MOST, PARTS_MOST, PROMPTS_MOST, SEQUENCES_MOST, TOOLS_MOST, bounded_list
 from hmas.controller.core.errors import BodyError, TooManyError
-from hmas.controller.core.prompt_texts import PromptTexts
+from hmas.controller.core.prompt_texts import PromptTexts, token_blocks
 from hmas.engines.tokens import estimate_tokens
 
 CHAT = "/v1/chat/completions"
@@ -62,6 +62,7 @@ class Call:
         cache_key: The body's `prompt_cache_key`: requests with the same key share a prefix. Empty if there is none.
         names_model: Whether the body names its model.
         previous_response: Id of the response that a request of the Responses API continues, empty if it continues none.
+        blocks: Hashes of the prompt's blocks, as in `Request.blocks`; empty if they were not asked for.
     """
 
     path: str
@@ -87,6 +88,7 @@ class Call:
     cache_key: str
     names_model: bool
     previous_response: str
+    blocks: tuple[int, ...]
 
     @property
     def sequences(self) -> int:
@@ -94,13 +96,14 @@ class Call:
         return self.prompts * self.choices
 
 
-def read_call(path: str, document: dict[str, Any], only_model: str = "") -> Call:
+def read_call(path: str, document: dict[str, Any], only_model: str = "", block_salt: str | None = None) -> Call:
     """Reads a completion request.
 
     Args:
         path: `CHAT`, a path in `CHAT_VIEWS`, or anything else for a plain completion.
         document: The parsed body.
         only_model: The model of a request that names none, empty if there is no such model.
+        block_salt: What the hashes of the prompt's blocks begin with; None for no hashes.
 
     Raises:
         BodyError: A field is invalid; the message names it, its value and the allowed values.
@@ -121,9 +124,11 @@ def read_call(path: str, document: dict[str, Any], only_model: str = "") -> Call
     tools = document.get("tools")
     if tools is not None:
         bounded_list("tools", tools, TOOLS_MOST, "a list of tool definitions")
+    tools_text = ""
     if tools:
         try:
-            texts.tokens += estimate_tokens(orjson.dumps(tools).decode())
+            tools_text = orjson.dumps(tools).decode()
+            texts.tokens += estimate_tokens(tools_text)
         except orjson.JSONEncodeError:
             raise BodyError("tools", tools, "a list of tool definitions, nested at most 254 levels deep") from None
     _check_tier(document)
@@ -154,7 +159,17 @@ def read_call(path: str, document: dict[str, Any], only_model: str = "") -> Call
         cache_key=cache_key[:CACHE_KEY_LIMIT] if isinstance(cache_key := document.get("prompt_cache_key"), str) else "",
         names_model=names_model,
         previous_response=previous,
+        blocks=() if block_salt is None or prompts > 1 else _read_blocks(document, texts, f"{block_salt}\0{model}\0{tools_text}"),
     )
+
+
+def _read_blocks(document: dict[str, Any], texts: PromptTexts, salt: str) -> tuple[int, ...]:
+    """An engine's template puts the tools before the messages; `cache_salt` is vLLM's own word for a cache that is not shared."""
+    salt = f"{salt}\0{document.get('cache_salt', '')!s:.256}"
+    prompt = document.get("prompt")
+    if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
+        return token_blocks(salt, prompt)
+    return texts.blocks(salt)
 
 
 def read_model(document: dict[str, Any], only_model: str = "") -> str:

@@ -81,6 +81,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         sequences: Number of answers that the engine computes, each a sequence of its own: `n` or `best_of` to each prompt. The caps apply
             to all of them together. A sequence takes a slot of a window; those of one prompt share its KV cache.
         body_bytes: Size of the body that the gateway holds while the request waits.
+        blocks: Hashes of the prompt's pieces of equal length, each of all that stands before it and the tenant too: equal leading hashes
+            are a shared prefix. Empty if no scorer of the model's router uses them.
     """
 
     id: str
@@ -99,6 +101,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     prompts: int = 1
     sequences: int = 1
     body_bytes: int = 0
+    blocks: tuple[int, ...] = ()
 
     @property
     def output_limit(self) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from hmas.controller.bus.base import Bus
-from hmas.controller.config.derived import instance_spec, overrides_dir, running_agents, scheduler_settings
+from hmas.controller.config.derived import instance_spec, overrides_dir, routers, running_agents, scheduler_settings
 from hmas.controller.config.reload import differences, taken
 from hmas.controller.config.schema import Config, EngineConfig
 from hmas.controller.control.agent_liveness import AgentLiveness
@@ -101,6 +101,7 @@ class Gateway:
         self.bus_holder = ""
         self.mqtt: Callable[[], dict[str, Any]] | None = None
         self._bus_losses = 0
+        self._router_faults = 0
         self._exporters = tuple(exporters)
         self.scheduler = make_scheduler(config) if scheduler is None else scheduler
         self.event_log = EventLog(bus)
@@ -294,6 +295,7 @@ class Gateway:
                 self.control.tick()
                 self.manager.pump_soon()
                 self._watch_bus()
+                self._watch_routers()
                 snapshot = self.scheduler.snapshot(now_s, self.name, self.control.directives.forced)
                 self.bus.post(snapshot)
                 self.observer.sampled(snapshot)
@@ -327,6 +329,15 @@ class Gateway:
             self.bus_up = True
             self.observer.note("bus", "bus", before="away", after="connected")
             self.bus.post(msgspec.structs.replace(self.control.notice, sent_s=self.clock.now_s()))
+
+    def _watch_routers(self) -> None:
+        """Reports rankings that could not be followed, in one event for all since the last tick."""
+        faults, fault = self.scheduler.router_fault
+        if faults > self._router_faults:
+            self.observer.note(
+                "router.fault", "router", after=f"{faults - self._router_faults} to the emptiest instance", reason=fault, severity="error"
+            )
+            self._router_faults = faults
 
     def bus_taken(self, holder: str) -> None:
         """Reports that another gateway has got the bus, or, with an empty text, that this one has it again."""
@@ -380,12 +391,15 @@ def make_scheduler(config: Config, kind: Callable[..., Scheduler] = Scheduler) -
     Raises:
         HmasError: The policy, the router or the engine names are invalid.
     """
-    settings = config.scheduler
-    return kind(
+    found = routers(config)
+    scheduler = kind(
         settings=scheduler_settings(config),
         instances=[instance_spec(engine) for engine in config.engines],
-        router=make_router(settings.routing),
-        policy=settings.policy,
-        parameters=settings.parameters,
+        router=make_router(found.pop("*")),
+        policy=config.scheduler.policy,
+        parameters=config.scheduler.parameters,
         tenants=tenant_limits(config),
     )
+    for model, router in found.items():
+        scheduler.set_router(model, make_router(router))
+    return scheduler

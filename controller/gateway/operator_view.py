@@ -11,7 +11,7 @@ from msgspec import to_builtins
 from hmas.controller.config.cross_checks import advice
 from hmas.controller.config.derived import AGENT_NAMES, running_agents
 from hmas.controller.config.override_format import document_of
-from hmas.controller.config.plugins import POLICY_PLUGINS
+from hmas.controller.config.plugins import POLICY_PLUGINS, ROUTER_PLUGINS, SCORER_PLUGINS, ExtensionPoint
 from hmas.controller.control.agent_scores import Standing
 from hmas.controller.control.overrides import Override, conflicts
 from hmas.controller.control.resolve import KNOBS, Setting
@@ -23,6 +23,7 @@ from hmas.controller.gateway.instances.monitor import Instance
 from hmas.controller.observability.completions import goodput
 from hmas.controller.observability.metrics import package_version
 from hmas.controller.observability.request_report import trace_report, unknown
+from hmas.controller.routing.registry import ROUTERS, SCORERS, WEIGHTS, read_router, summary_of
 from hmas.controller.scheduling.admission.quotas import NO_LIMITS
 from hmas.controller.scheduling.policies.registry import BUILT_IN, COMMON_PARAMETERS, POLICIES
 from hmas.controller.scheduling.policy_base.queue_entry import QueuePolicy
@@ -84,14 +85,30 @@ class GatewayOperations:
 
     def policy(self) -> dict[str, Any]:
         """See `Operations.policy`."""
-        refused = [one for one in POLICY_PLUGINS.load() if one.refused]
         return {
             **self._policy_now(),
             "available": [described(policy) for policy in POLICIES.values()],
-            "refused": [
-                {"entry_point": f"{plugin.name} = {plugin.value}", "distribution": plugin.distribution, "reason": plugin.refused}
-                for plugin in refused
+            "refused": _refused(POLICY_PLUGINS),
+        }
+
+    def routers(self) -> dict[str, Any]:
+        """See `Operations.routers`."""
+        models = []
+        for model, setting in sorted(self._gateway.control.directives.routers.items()):
+            name, weights = read_router(setting.value)
+            models.append({"model": model, "name": name, "weights": weights, "source": setting.source, "reason": setting.reason})
+        faults, fault = self._gateway.scheduler.router_fault
+        routers, scorers = (_origins(point) for point in (ROUTER_PLUGINS, SCORER_PLUGINS))
+        return {
+            "models": models,
+            "faults": faults,
+            "fault": fault,
+            "available": [
+                {"name": name, "summary": summary_of(name), "weights": dict(WEIGHTS.get(name, {})), "from": routers.get(name, "")}
+                for name in ROUTERS
             ],
+            "scorers": [{"name": name, "summary": kind.summary, "from": scorers.get(name, "")} for name, kind in SCORERS.items()],
+            "refused": [*_refused(ROUTER_PLUGINS), *_refused(SCORER_PLUGINS)],
         }
 
     def knobs(self) -> dict[str, Any]:
@@ -334,6 +351,20 @@ def described(policy: type[QueuePolicy]) -> dict[str, Any]:
         "source": policy.source,
         "from": "" if policy in BUILT_IN else f"{policy.__module__}.{policy.__qualname__}",
     }
+
+
+def _refused(point: ExtensionPoint[Any]) -> list[dict[str, str]]:
+    """The plugins of an extension point that were refused, and why."""
+    return [
+        {"entry_point": f"{plugin.name} = {plugin.value}", "distribution": plugin.distribution, "reason": plugin.refused}
+        for plugin in point.load()
+        if plugin.refused
+    ]
+
+
+def _origins(point: ExtensionPoint[Any]) -> dict[str, str]:
+    """Where the plugins of an extension point are from, by name."""
+    return {plugin.name: plugin.value for plugin in point.load() if not plugin.refused}
 
 
 def _standing(one: Standing) -> dict[str, Any]:

@@ -195,6 +195,7 @@ def _attempt(trace: RequestTrace, one: DispatchAttempt, failed: str | None) -> d
         "instance": one.instance,
         "reason": one.reason,
         "relieved": one.relieved or None,
+        "scores": [{"scorer": name, "score": score, "weight": weight} for name, score, weight in one.scores],
         "policy": {"name": one.queue.policy, "parameters": one.parameters, **_origin(policy)},
         "bypass": policy.source == "bypass",
         "knobs": knobs,

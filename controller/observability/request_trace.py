@@ -45,11 +45,12 @@ class QueueSample(NamedTuple):
 
 
 class DispatchAttempt(NamedTuple):
-    """One dispatch, the hold that it overrode (`Dispatch.relieved`), and the settings and the queue at that moment."""
+    """One dispatch, the hold that it overrode (`Dispatch.relieved`), its instance's scores, and the settings and the queue then."""
 
     instance: str
     reason: str
     relieved: str
+    scores: tuple[tuple[str, float, float], ...]
     parameters: dict[str, float]
     in_flight: int
     queue: QueueSample
@@ -160,6 +161,7 @@ class RequestTraces(Observer):
                     dispatch.instance,
                     dispatch.reason,
                     dispatch.relieved,
+                    dispatch.scores,
                     dict(scheduler.parameters),
                     scheduler.in_flight(dispatch.instance),
                     self.queue(request.model, now_s),

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 
 from hmas.controller.core.errors import SchedulingError
-from hmas.controller.core.messages import SystemSnapshot
+from hmas.controller.core.messages import InstanceView, SystemSnapshot
 from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.running import Running
 from hmas.controller.scheduling.queue.model_queue import QueuedRequest
@@ -29,8 +29,30 @@ def snapshot(
         arrived_total=counts.arrived,
         dispatched_total=counts.dispatched,
         ended={kind.value: number for kind, number in counts.ended.items()},
-        instances=[instance.view(now_s) for instance in instances],
+        instances=[view(instance, now_s) for instance in instances],
         forced=list(forced),
+    )
+
+
+def view(instance: Instance, now_s: float) -> InstanceView:
+    """An instance's account as it is sent to the agents. O(in flight)."""
+    instance.refresh(now_s)
+    return InstanceView(
+        name=instance.name,
+        in_flight=instance.in_flight,
+        sequences=instance.sequences,
+        in_flight_tokens=sum(run.entry.request.prompt_tokens + run.tokens for run in instance.running.values()),
+        n_run=instance.n_run,
+        token_budget=instance.token_budget or 0,
+        guard=0.0 if instance.guard_overridden else instance.guard,
+        guard_enabled=instance.guard_enabled,
+        kv_committed=instance.fence.share,
+        tpot_pressure=instance.tpot_pressure(now_s),
+        first_token_overhead_ms=0.0 if instance.lead is None else instance.lead.ms or 0.0,
+        capacity_n_run=instance.capacity_n_run,
+        max_token_budget=instance.max_token_budget,
+        draining=instance.draining,
+        engine=instance.engine,
     )
 
 

@@ -1,10 +1,10 @@
 """The planning pass: looks down a queue for the first request that can be dispatched to an instance."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hmas.controller.core.messages import LengthBound
-from hmas.controller.core.placement import Choice, Router
+from hmas.controller.core.placement import Choice
 from hmas.controller.scheduling.admission.flood_reserve import FloodReserve
 from hmas.controller.scheduling.admission.quotas import Tenancy
 from hmas.controller.scheduling.admission.tpot_guard import TpotGuard
@@ -13,6 +13,7 @@ from hmas.controller.scheduling.instances.kv_fence import upper_tokens
 from hmas.controller.scheduling.instances.room import may_pass_fence
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry, QueuePolicy
 from hmas.controller.scheduling.queue.model_queue import WINDOW, ModelQueue
+from hmas.controller.scheduling.routers import Routers
 from hmas.controller.scheduling.settings import SchedulerSettings
 
 LOOK_AHEAD = 8
@@ -61,6 +62,7 @@ class DispatchPlanner:
         bounds: The active conformal bounds, in the order of their buckets.
         guard: The TPOT guard.
         fenced: Whether the KV fence holds. `fence_in_bypass`: whether it does in the emergency bypass.
+        routers: The routers of the models.
         avoided: Instances that get a request only if no other one can take it: they lately refused some for reasons of their own.
     """
 
@@ -68,7 +70,6 @@ class DispatchPlanner:
         "_flood_reserve",
         "_late_share",
         "_overcommits",
-        "_router",
         "_serves_late",
         "_tenancy",
         "avoided",
@@ -76,10 +77,11 @@ class DispatchPlanner:
         "fence_in_bypass",
         "fenced",
         "guard",
+        "routers",
     )
 
-    def __init__(self, settings: SchedulerSettings, router: Router, tenancy: Tenancy) -> None:
-        self._router = router
+    def __init__(self, settings: SchedulerSettings, routers: Routers, tenancy: Tenancy) -> None:
+        self.routers = routers
         self._flood_reserve = FloodReserve()
         self._tenancy = tenancy
         self._late_share = settings.late_share
@@ -160,51 +162,52 @@ class DispatchPlanner:
     def _place(
         self, entry: QueueEntry, tokens: int, group: ModelQueue, kept_free: set[str], now_s: float, *, late: bool, owed: bool
     ) -> Choice | None:
-        """The router's choice among the instances with a free slot; if fence or guard refuse it, the router's next choice.
+        """The first instance of the router's ranking that fence and guard admit the request to.
 
-        The router is asked first because fence and guard have to look at all requests in flight on an instance.
+        The router ranks first because fence and guard have to look at all requests in flight on an instance. Instances that are avoided
+        are ranked only if no other one takes the request.
         """
         # Usually no instance is excluded, and with hundreds of instances the check of each is the cost of a dispatch.
-        candidates = list(group.instances.open)
+        candidates: Sequence[Instance] = group.instances.open
         sequences = entry.request.sequences
         floods = entry.request.tenant in group.flooding
         if late or entry.tried or kept_free or sequences > 1 or floods:
             candidates = [
                 instance
-                for instance in group.instances.open
+                for instance in candidates
                 if instance.holds(sequences, instance.n_run)
                 and (not late or owed or instance.sequences < instance.late_window(self._late_share, now_s))
                 and instance.name not in entry.tried
                 and instance.name not in kept_free
                 and (not floods or self._takes_flood(instance, group))
             ]
-        second: list[Instance] = []
+        pools = [candidates]
         if self.avoided:
-            second = [instance for instance in candidates if instance.name in self.avoided]
-            candidates = [instance for instance in candidates if instance.name not in self.avoided]
-            if not candidates:
-                candidates, second = second, []
+            pools = [
+                [instance for instance in candidates if instance.name not in self.avoided],
+                [instance for instance in candidates if instance.name in self.avoided],
+            ]
         reason = RESERVED if floods else KEPT_FREE if kept_free else ALREADY_TRIED if entry.tried else LATE_SHARE if late else WINDOW
-        while candidates:
-            choice = self._router.choose(entry, candidates)
-            if choice is None:
+        spares_work = group.given_up.spares_work
+        for pool in pools:
+            if not pool:
+                continue
+            ranked = False
+            for chosen, choice in self.routers.ranking(entry, pool, now_s):
+                ranked = True
+                if chosen.fence.capacity_tokens:
+                    chosen.refresh(now_s)
+                reason = FENCE
+                fits = not self.fenced or chosen.fence_admits(entry.request, tokens)
+                if fits or (self._overcommits and may_pass_fence(entry, tokens, chosen, now_s, spares_work=spares_work)):
+                    if self.guard.admits(entry, chosen, now_s, late=late, spares_work=spares_work, flooding=group.flooding):
+                        return choice if fits else replace(choice, reason=f"{choice.reason}; {PAST_FENCE}")
+                    if not late:
+                        chosen.wanted(now_s)
+                    reason = GUARD
+            if not ranked:
                 reason = ROUTER
                 break
-            chosen = next(instance for instance in candidates if instance.name == choice.instance)
-            if chosen.fence.capacity_tokens:
-                chosen.refresh(now_s)
-            reason = FENCE
-            spares_work = group.given_up.spares_work
-            fits = not self.fenced or chosen.fence_admits(entry.request, tokens)
-            if fits or (self._overcommits and may_pass_fence(entry, tokens, chosen, now_s, spares_work=spares_work)):
-                if self.guard.admits(entry, chosen, now_s, late=late, spares_work=spares_work, flooding=group.flooding):
-                    return choice if fits else Choice(choice.instance, f"{choice.reason}; {PAST_FENCE}")
-                if not late:
-                    chosen.wanted(now_s)
-                reason = GUARD
-            candidates.remove(chosen)
-            if not candidates:
-                candidates, second = second, []
         entry.hold(reason)
         return None
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from hmas.controller.core.errors import SchedulingError
 from hmas.controller.core.messages import LengthBound
+from hmas.controller.core.placement import Router
 from hmas.controller.core.types import Controls
 from hmas.controller.scheduling.admission.quotas import Tenancy, TenantLimits
 from hmas.controller.scheduling.dispatch import DispatchPlanner
@@ -45,6 +46,20 @@ class PolicyControl:
     def tpot_guard(self) -> float:
         """The active share of `TpotGuard`: the policy's parameter, else the configured one; 0 is off."""
         return self._planner.guard.share
+
+    @property
+    def router_fault(self) -> tuple[int, str]:
+        """How many rankings could not be followed since the start, and what was wrong with the newest."""
+        return self._planner.routers.faults, self._planner.routers.fault
+
+    def set_router(self, model: str, router: Router | None) -> None:
+        """Replaces the router of a model, or of all others with `*`; None removes that of a model."""
+        self._planner.routers.set(model, router)
+
+    @property
+    def wants_blocks(self) -> bool:
+        """Whether a router reads `Request.blocks` and has a choice. The caller need not compute them otherwise."""
+        return self._planner.routers.uses_blocks and len(self.instances) > 1
 
     def policy_of(self, model: str) -> QueuePolicy:
         """The active policy as it orders the requests of a model."""
@@ -197,7 +212,10 @@ class PolicyControl:
         Raises:
             SchedulingError: Unknown instance.
         """
-        self._instance(snapshot.engine).observe(snapshot)
+        instance = self._instance(snapshot.engine)
+        if not snapshot.healthy and instance.engine is not None and instance.engine.healthy:
+            self._planner.routers.left(instance.name)
+        instance.observe(snapshot)
 
     def _instance(self, name: str) -> Instance:
         if name not in self.instances:

@@ -31,6 +31,7 @@ class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         reason: The policy, and the reason for the router's choice.
+        scores: The instance's scores (`Choice.scores`).
         relieved: The reason that held the request back while the instance had capacity, if it is dispatched despite it; else empty.
     """
 
@@ -38,6 +39,7 @@ class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
     instance: str
     reason: str
     relieved: str = ""
+    scores: tuple[tuple[str, float, float], ...] = ()
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from hmas.controller.scheduling.dispatch import DispatchPlanner, PlannedDispatch
 from hmas.controller.scheduling.idle_holds import IdleHolds
 from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.kv_fence import upper_tokens
+from hmas.controller.scheduling.instances.likeness import pool_windows
 from hmas.controller.scheduling.intake import QueueAdmission
 from hmas.controller.scheduling.policies.registry import check_parameters, own_parameters
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
@@ -22,10 +23,12 @@ from hmas.controller.scheduling.queue.wait_queue import WaitQueue
 from hmas.controller.scheduling.reports import SchedulerReports
 from hmas.controller.scheduling.results import Counts, Dispatch, Dropped, Ended, Refusal
 from hmas.controller.scheduling.retry import may_resend, may_retry
+from hmas.controller.scheduling.routers import Routers
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 
 __all__ = ["Counts", "Dispatch", "Dropped", "Ended", "InstanceSpec", "Refusal", "Scheduler", "SchedulerSettings"]
 
+POOL_EVERY_S = 1.0
 DROPPED_AT_ONCE = 32
 """Most requests that one call ends: to notify the client of each costs more than to find it."""
 
@@ -81,13 +84,14 @@ class Scheduler(SchedulerReports):
             tenancy=tenancy,
             weights=weights,
         )
-        super().__init__(made, DispatchPlanner(settings, router, tenancy), room, weights, tenancy)
+        super().__init__(made, DispatchPlanner(settings, Routers(router), tenancy), room, weights, tenancy)
         self._hint_guard(complete)
         self._admission = QueueAdmission(settings, room, tenancy)
         self._idle_holds = IdleHolds()
         self._given_up: list[Dropped] = []
         self._seq = 0
         self._turn = 0
+        self._pool_s = float("-inf")
         self._arrived = 0
         self._dispatched = 0
         self._ended: dict[OutcomeKind, int] = dict.fromkeys(OutcomeKind, 0)
@@ -170,11 +174,14 @@ class Scheduler(SchedulerReports):
     def expire(self, now_s: float) -> list[Dropped]:
         """Performs the gateway's tick and returns the requests that it ends.
 
-        The tick samples the speed of the instances, finds requests held back beside engines with spare capacity, and ends expired waiting
-        requests (`drop_due`).
+        The tick samples the speed of the instances, pools the windows of those that are alike (`pool_windows`), finds requests held back
+        beside engines with spare capacity, and ends expired waiting requests (`drop_due`).
         """
         for instance in self.instances.values():
             instance.sample(now_s)
+        if now_s >= self._pool_s:
+            self._pool_s = now_s + POOL_EVERY_S
+            pool_windows(self.instances.values())
         self._admission.sample(now_s)
         self._idle_holds.look(self._wait_queue.groups, now_s)
         return self.drop_due(now_s)
@@ -225,6 +232,7 @@ class Scheduler(SchedulerReports):
         del self._running[request_id]
         self.tenancy.stopped(run.entry.request)
         run.instance.finish(run, now_s)
+        self._planner.routers.ended(run.entry.request, run.instance.name, None)
         run.entry.resent = True
         if elsewhere:
             run.entry.tried = frozenset({run.instance.name})
@@ -256,6 +264,7 @@ class Scheduler(SchedulerReports):
             if kind is not OutcomeKind.COMPLETED:
                 run.instance.refresh(now_s)
             run.instance.finish(run, now_s)
+            self._planner.routers.ended(run.entry.request, run.instance.name, cached_tokens)
             if cached_tokens is not None:
                 run.instance.learn_cached(run.entry.request, cached_tokens)
             self._ended[kind] += 1
@@ -327,7 +336,8 @@ class Scheduler(SchedulerReports):
         order = self.policy
         if found.late:
             order = "overdue, by the share of its tenant" if found.owed else "overdue, after all that are on time"
-        return Dispatch(entry=found.entry, instance=found.choice.instance, reason=f"{order}; {found.choice.reason}")
+        choice = found.choice
+        return Dispatch(entry=found.entry, instance=choice.instance, reason=f"{order}; {choice.reason}", scores=choice.scores)
 
     def _relieve(self, waiting: QueuedRequest, instance: Instance, now_s: float) -> Dispatch:
         """Dispatches a request that was held back for too long beside an instance that is less than half full (`IdleHolds`)."""
@@ -341,6 +351,7 @@ class Scheduler(SchedulerReports):
         entry.skipped = 0
         self._running[entry.request.id] = instance.start(entry, tokens, self.policy, now_s, late=late)
         self._planner.guard.dispatched(instance)
+        self._planner.routers.sent(entry, instance.name, now_s)
         self.tenancy.started(entry.request)
         self._dispatched += 1
         group = self._wait_queue.group_of(entry.request.model)

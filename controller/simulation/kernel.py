@@ -4,6 +4,8 @@ import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from hmas.controller.core.errors import SchedulingError
 from hmas.controller.core.types import OutcomeKind, Request
 from hmas.controller.scheduling.results import Dispatch, Ended, Refusal
@@ -234,6 +236,8 @@ class _Kernel:
 
     def _submit(self, arrival: Arrival, now_s: float) -> None:
         request = arrival.request
+        if arrival.block_hashes and self._scheduler.wants_blocks:
+            request = msgspec.structs.replace(request, blocks=arrival.block_hashes)
         outcome = self._scheduler.submit(request, arrival.estimate(request, now_s), now_s, arrival.weight)
         if isinstance(outcome, Refusal):
             self._records.append(record_of_unserved(request, outcome))
@@ -320,7 +324,8 @@ class _Kernel:
             if event.id in live:
                 if not event.first:
                     scheduler.progress(event.id, event.tokens_so_far, now_s)
-                self._ended(scheduler.end(event.id, OutcomeKind.COMPLETED, now_s), now_s)
+                cached_tokens = event.cached_tokens if live[event.id].arrival.block_hashes else None
+                self._ended(scheduler.end(event.id, OutcomeKind.COMPLETED, now_s, None, cached_tokens), now_s)
 
     def _pause(self, live: _Live, now_s: float) -> None:
         """Pauses a request for a tool call and schedules its return."""

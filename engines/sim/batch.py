@@ -243,14 +243,14 @@ class Batch:
         if produced >= sequence.stop_at:
             stretch.first.append(self._stop(sequence, stretch))
         else:
-            stretch.first.append(TokenEvent(sequence.id, produced, False, produced == 1))
+            stretch.first.append(TokenEvent(sequence.id, produced, False, produced == 1, sequence.cached_tokens))
             self.group.join(sequence)
 
     def _stop(self, sequence: Sequence, stretch: Stretch) -> TokenEvent:
         """Finishes a sequence that has produced `stop_at` tokens, or pauses it for a tool. Returns its latest token."""
         produced = sequence.tokens - sequence.context_tokens
         done = produced >= sequence.output_tokens
-        event = TokenEvent(sequence.id, produced, done, produced == 1)
+        event = TokenEvent(sequence.id, produced, done, produced == 1, sequence.cached_tokens)
         if done:
             stretch.finished.append(event)
             sequence.place = "gone"

@@ -104,6 +104,9 @@ class BlockPool:
         sequence.units_seen = units
         sequence.blocks = units * per_unit
         sequence.computed = units * sequence.hash_tokens
+        if sequence.tokens == sequence.context_tokens:
+            # A sequence that is computed again after a preemption finds what it has computed itself.
+            sequence.cached_tokens = sequence.computed
         return True
 
     def register(self, sequence: Sequence, computed: int) -> None:

@@ -53,12 +53,14 @@ class TokenEvent(msgspec.Struct, frozen=True, gc=False):
         tokens_so_far: Output tokens of this request including this one.
         finished: Whether it was the last.
         first: Whether it was the first.
+        cached_tokens: Prompt tokens that were found cached; only a request's first and last tokens say so.
     """
 
     id: str
     tokens_so_far: int
     finished: bool
     first: bool
+    cached_tokens: int = 0
 
 
 class StepResult(msgspec.Struct, frozen=True):

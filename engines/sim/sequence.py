@@ -16,6 +16,7 @@ class Sequence:
         tokens: Input and output tokens so far. While the sequence decodes, this is stale; the value is `base` plus the group's steps.
         computed: Tokens whose KV is in the cache; also stale while it decodes.
         blocks: KV blocks it occupies, including shared ones; also stale while it decodes.
+        cached_tokens: Prompt tokens that it found cached.
         refs: Cached prefix units to which it holds a reference. `units_seen`: units of its prompt that were looked up or registered.
         scheduled: Tokens it computes in the step that is being planned.
         stop_at: Output tokens at which it finishes or pauses next.
@@ -26,6 +27,7 @@ class Sequence:
     __slots__ = (
         "base",
         "blocks",
+        "cached_tokens",
         "computed",
         "context_tokens",
         "hash_tokens",
@@ -52,6 +54,7 @@ class Sequence:
         self.tokens = request.prompt_tokens
         self.computed = 0
         self.blocks = 0
+        self.cached_tokens = 0
         self.base = 0
         self.joined = 0
         self.scheduled = 0

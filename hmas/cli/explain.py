@@ -124,6 +124,8 @@ def _sent(one: dict[str, Any]) -> str:
         *(f"{name} {knob['value']} ({_origin(knob)})" for name, knob in one["knobs"].items()),
         f"{one['in_flight']} in flight there, this one included",
     ]
+    if one["scores"]:
+        parts.insert(1, "scored " + ", ".join(f"{part['scorer']} {part['score']:.2f} x {part['weight']:g}" for part in one["scores"]))
     if one["relieved"]:
         parts.append(f"DISPATCHED DESPITE A HOLD ({one['relieved']}): the engine reported room")
     if one["failed"]:

@@ -17,6 +17,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "run": ("hmas.cli.run:run", "Run a single process: gateway, agent or embedded engine."),
         "status": ("hmas.cli.status:status", "Active settings, load, and the health of engines and agents."),
         "policy": ("hmas.cli.policy:policy", "List, show, force and release the queueing policy; check your own."),
+        "router": ("hmas.cli.router:router", "List, show, force and release the routers of models; check your own."),
         "knobs": ("hmas.cli.knobs:knobs", "Show, set and release concurrency and token budget."),
         "override": ("hmas.cli.override:override", "Validate, apply, list and clear override files."),
         "intent": ("hmas.cli.intent:intent", "Say in words what tenants shall get; a language model makes an override of it."),

@@ -9,6 +9,7 @@ import click
 
 from hmas.cli.admin import takes_client
 from hmas.cli.output import EXIT_FAILED, clock_words, complain, example, json_option, say, say_json, show, table
+from hmas.cli.router import router_words
 from hmas.controller.admin.client import AdminClient
 from hmas.controller.config.override_format import MAX_BYTES, document_of, override_schema, parse_override
 from hmas.controller.control.overrides import Override
@@ -105,6 +106,8 @@ def _row(item: dict[str, Any]) -> tuple[object, ...]:
         held += [f"{instance} {name}={value}" for name, value in part.items()]
     for tenant, part in document.get("tenants", {}).items():
         held += [f"{tenant} {name}={value:.12g}" for name, value in part.items()]
+    for model, part in document.get("routers", {}).items():
+        held.append(f"router of {'all models' if model == '*' else model}: {router_words(part['name'], part.get('weights', {}))}")
     held += [f"{engine} drained" for engine in document.get("engines", {})]
     until = clock_words(item["expires_s"]) if item["expires_s"] is not None else "released"
     return item["id"], ", ".join(held), until, document["author"], document["reason"]

@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,16 +70,24 @@ def check(ctx: click.Context, *, policy_class: str, parameters: tuple[tuple[str,
 
     Exit code 1 if a check fails.
     """
-    module, _, name = policy_class.partition(":")
     from hmas.testing.conformance import try_out  # noqa: PLC0415  it brings numpy, which no other command here needs
 
+    show_results(ctx, try_out(loaded_class(policy_class), dict(parameters), seed=seed))
+
+
+def loaded_class(text: str) -> Any:
+    """The class that `MODULE:CLASS` names, also of a module in the current folder."""
+    module, _, name = text.partition(":")
     sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
     try:
-        found = getattr(importlib.import_module(module), name)
+        return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         allowed = "MODULE:CLASS of a module that can be imported"
-        raise click.UsageError(f"{policy_class!r} cannot be loaded: {error}; allowed: {allowed}") from error
-    results = try_out(found, dict(parameters), seed=seed)
+        raise click.UsageError(f"{text!r} cannot be loaded: {error}; allowed: {allowed}") from error
+
+
+def show_results(ctx: click.Context, results: Sequence[Any]) -> None:
+    """Prints the results of checks (`hmas.testing.conformance.Result`); exit code 1 if one failed."""
     say(table(["", "check", "what"], [("FAIL" if one.trouble else "OK", one.check, one.trouble or one.meaning) for one in results]))
     ctx.exit(EXIT_FAILED if any(one.trouble for one in results) else 0)
 

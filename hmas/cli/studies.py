@@ -18,7 +18,7 @@ EXIT_INTERRUPTED = 130
 ADMISSION = f"What is admitted and kept: {', '.join(PRESETS)}, or settings such as overdue=shed,late_service_share=0.5,guard=0.3,fence=no."
 FLEET = "Such as 2xa100-qwen3-8b,1xmy.json:n_run=48."
 WORKLOAD = f"NAME:PATH or NAME:option=value,... with NAME one of {', '.join(names())}."
-ROUTER = f"How an instance is chosen: {', '.join(ROUTERS)}, or a router of a plugin."
+ROUTER = f"How an instance is chosen: {', '.join(ROUTERS)}, or a plugin's router; NAME:SCORER=WEIGHT:... changes weights."
 POLICY = "Order of the queue, with parameters: two-lane:threshold_ms=500."
 META = "Setting of meta, such as selector=rules or judge=no; repeat it for more."
 WARMUP = "Seconds at the start that are served, not scored."

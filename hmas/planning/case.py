@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from hmas.controller.config.plugins import ROUTER_PLUGINS, load_plugins
 from hmas.controller.core.errors import ConfigError, PolicyError
+from hmas.controller.routing.registry import DEFAULT_ROUTER, read_router
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY, check_parameters
 from hmas.controller.scheduling.settings import SHIPPED, SchedulerSettings
 from hmas.planning.fleet import Fleet
@@ -51,6 +52,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         limit: Only this many first requests, 0 for all.
         warmup_s: Requests that arrive before this, after scaling, are served but not scored.
         model: The model that requests ask for, empty for the one that the fleet serves.
+        router: How an instance is chosen, such as `default` or `default:prefix=0.5`.
         agents: Agents whose models control the run; qos runs with any of them.
         meta: Settings of meta that differ from the shipped ones, by the names of `AgentsConfig`, such as `meta_selector`.
         slo: Targets for all requests, in place of the workload's.
@@ -66,7 +68,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     policy: str = DEFAULT_POLICY
     parameters: dict[str, float] = {}
-    router: str = "least-loaded"
+    router: str = DEFAULT_ROUTER
     admission: SchedulerSettings = SHIPPED
     agents: tuple[Agent, ...] = ()
     meta: dict[str, str | int | float | bool] = {}
@@ -80,8 +82,9 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
             ConfigError: Names the setting and what is allowed.
         """
         load_plugins()
-        ROUTER_PLUGINS.find(self.router, "router")
+        ROUTER_PLUGINS.find(self.router.partition(":")[0], "router")
         try:
+            read_router(self.router)
             check_parameters(self.policy, self.parameters)
         except PolicyError as error:
             raise ConfigError(str(error)) from error

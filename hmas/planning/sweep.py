@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from hmas.controller.core.errors import ConfigError, HmasError
+from hmas.controller.routing.registry import DEFAULT_ROUTER
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
 from hmas.planning import StudyError
 from hmas.planning.backends import Backend
@@ -46,7 +47,7 @@ class Grid(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     load: tuple[Annotated[float, Meta(gt=0, le=1e6)], ...] = (1.0,)
     policy: tuple[str, ...] = (DEFAULT_POLICY,)
     n_run: tuple[Annotated[int, Meta(ge=0)], ...] = (0,)
-    router: tuple[str, ...] = ("least-loaded",)
+    router: tuple[str, ...] = (DEFAULT_ROUTER,)
     admission: tuple[str, ...] = ("gateway",)
     agents: tuple[str, ...] = ("none",)
     seed: tuple[Annotated[int, Meta(ge=0)], ...] = (1,)

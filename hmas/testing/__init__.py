@@ -2,5 +2,6 @@
 
 from hmas.testing.conformance import CHECKS, assert_conforms, order_of
 from hmas.testing.queue_script import NonConformance
+from hmas.testing.router_conformance import assert_router_conforms
 
-__all__ = ["CHECKS", "NonConformance", "assert_conforms", "order_of"]
+__all__ = ["CHECKS", "NonConformance", "assert_conforms", "assert_router_conforms", "order_of"]

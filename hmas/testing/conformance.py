@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TypeVar
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.testing.queue_script import START_S, NonConformance, QueueScript, make_entry, make_estimates
 
+Check = TypeVar("Check", bound=Callable[..., None])
 STEPS = 300
 SEEDS = 2
 STARVES = "starves"
@@ -158,7 +160,7 @@ CHECKS: Mapping[str, Callable[[Subject], None]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Result:
-    """A policy's result in one check: the check's name, its requirement in a sentence, and the failure, empty if it passed."""
+    """The result of one check: the check's name, its requirement in a sentence, and the failure, empty if it passed."""
 
     check: str
     meaning: str
@@ -167,20 +169,29 @@ class Result:
 
 def try_out(policy: type[QueuePolicy], parameters: Mapping[str, float] | None = None, *, seed: int = 1) -> list[Result]:
     """Runs every check on a policy and returns all results; if the contract check fails, returns only that."""
+
+    def run(check: Callable[[Subject], None]) -> None:
+        check(Subject(policy, parameters or {}, seed))
+        if check is contract:
+            register(policy)
+            check_parameters(policy.name, parameters)
+
+    return results_of(CHECKS, run, contract)
+
+
+def results_of(checks: Mapping[str, Check], run: Callable[[Check], None], first: Check) -> list[Result]:
+    """Runs checks and returns all results; if `first` fails, returns only that."""
     results: list[Result] = []
-    for name, check in CHECKS.items():
+    for name, check in checks.items():
         trouble = ""
         try:
-            check(Subject(policy, parameters or {}, seed))
-            if check is contract:
-                register(policy)
-                check_parameters(policy.name, parameters)
+            run(check)
         except PolicyError as error:
             trouble = str(error)
         except Exception as error:  # noqa: BLE001  a stranger's code, under test: whatever it raises is what was found
             trouble = f"{type(error).__name__} raised: {error}"
         results.append(Result(name, (check.__doc__ or "").partition("\n")[0], trouble))
-        if trouble and check is contract:
+        if trouble and check is first:
             break
     return results
 

@@ -47,7 +47,7 @@ async def test_a_request_that_was_served_at_once(tmp_path: Path):
     assert (told["max_output_tokens"], told["actual"]["output_tokens"]) == (50, 8)
     (sent,) = told["attempts"]
     assert (sent["instance"], sent["policy"]["name"], sent["policy"]["source"]) == ("sim-1", "fcfs", "configured")
-    assert "emptiest of 1" in sent["reason"]
+    assert "the only one that may take it" in sent["reason"]
     assert sent["knobs"]["n_run"]["value"] == "16"
     assert sent["knobs"]["guard"] == {"value": "1", "source": "configured", "reason": "", "decision_id": ""}
     assert not sent["bypass"]

@@ -50,7 +50,7 @@ def test_however_it_is_cut_it_comes_out_the_same(tokens: int, cuts: list[int], u
     assert scanner.tokens == tokens
     assert scanner.done
     assert scanner.complete
-    assert usage_figures(scanner.usage) == ((tokens, 3) if usage else (None, 0))
+    assert usage_figures(scanner.usage) == ((tokens, 3) if usage else (None, None))
 
 
 TEXTS = st.sampled_from(
@@ -170,11 +170,11 @@ def test_an_engine_that_drops_a_request_says_abort():
 @pytest.mark.parametrize(
     ("usage", "figures"),
     [
-        ({}, (None, 0)),
+        ({}, (None, None)),
         ({"completion_tokens": "5"}, (None, 0)),
         ({"completion_tokens": -1, "prompt_tokens_details": None}, (None, 0)),
         ({"completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 2}}, (7, 2)),
     ],
 )
-def test_odd_usage_counts_as_not_said(usage: dict[str, Any], figures: tuple[int | None, int]):
+def test_odd_usage_counts_as_not_said(usage: dict[str, Any], figures: tuple[int | None, int | None]):
     assert usage_figures(usage) == figures

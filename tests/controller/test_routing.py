@@ -1,53 +1,24 @@
 """Routers choose among those that can take a request, and say why."""
 
 from collections import Counter
-from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typing_kit import known
+from routing_kit import State, chosen, entry
 
 from hmas.controller.core.errors import PolicyError
-from hmas.controller.core.placement import Router
-from hmas.controller.core.types import Estimates, Request, Slo
-from hmas.controller.routing.registry import ROUTERS, make_router
-from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
-
-
-@dataclass
-class State:
-    name: str
-    n_run: int = 10
-    in_flight: int = 0
-    in_flight_tokens: int = 0
-    prefill_tokens: int = 0
-    awaiting: int = 0
-    kv_committed: float = 0.0
-
-    @property
-    def sequences(self) -> int:
-        return self.in_flight
-
-
-ENTRY = QueueEntry(
-    request=Request(id="r", tenant="t", model="m", arrival_s=0.0, prompt_tokens=1),
-    estimates=Estimates(slo=Slo(ttft_ms=1, tpot_ms=1)),
-    seq=0,
-)
-
-
-def chosen(router: Router, *states: State) -> str:
-    return known(router.choose(ENTRY, states)).instance
+from hmas.controller.routing.registry import ROUTERS, WEIGHTS, make_router, read_router, router_text, split_router
 
 
 @pytest.mark.parametrize("name", ROUTERS)
-def test_no_instance_is_no_choice_and_one_is_the_choice(name):
+def test_every_instance_is_ranked_once_with_a_reason(name):
     router = make_router(name)
-    assert router.choose(ENTRY, []) is None
-    choice = known(router.choose(ENTRY, [State("only")]))
-    assert choice.instance == "only"
-    assert choice.reason
+    for count in (1, 2, 7, 200):
+        states = [State(f"i{place}", in_flight=place % 9) for place in range(count)]
+        ranked = list(router.rank(entry(), states, 0.0))
+        assert sorted(choice.instance for choice in ranked) == sorted(state.name for state in states)
+        assert all(choice.reason for choice in ranked)
 
 
 def test_least_loaded_goes_by_share_of_the_window_then_tokens_then_order():
@@ -104,3 +75,68 @@ def test_round_robin_takes_turns_and_passes_over_the_missing():
 def test_an_unknown_router_is_refused_with_what_is_allowed():
     with pytest.raises(PolicyError, match=r"'nope'.*least-loaded, round-robin"):
         make_router("nope")
+
+
+def test_capacity_proportional_keeps_the_shares_of_the_cache_and_spreads_them():
+    router = make_router("capacity-proportional")
+    states = [State("a", kv_capacity_tokens=5000), State("b", kv_capacity_tokens=3000), State("c", kv_capacity_tokens=1000)]
+    taken = [chosen(router, *states) for _ in range(90)]
+    for start in range(0, 90, 9):
+        assert Counter(taken[start : start + 9]) == {"a": 5, "b": 3, "c": 1}
+
+
+def test_capacity_proportional_goes_by_windows_where_a_cache_is_unknown():
+    router = make_router("capacity-proportional")
+    states = [State("a", n_run=6, kv_capacity_tokens=5000), State("b", n_run=3)]
+    assert Counter(chosen(router, *states) for _ in range(30)) == {"a": 20, "b": 10}
+
+
+def test_a_turn_that_was_refused_is_not_lost():
+    for name in ("round-robin", "capacity-proportional"):
+        router = make_router(name)
+        states = [State("a"), State("b"), State("c")]
+        for _ in range(5):
+            assert [choice.instance for choice in router.rank(entry(), states, 0.0)] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("least-loaded:queue=1", r"'least-loaded' is not made of scorers and has no weights; those with weights: default"),
+        ("default:cache=1", r"scorer 'cache' is unknown; allowed: queue, kv, first-token"),
+        ("default:queue=x", r"weight of 'queue' is 'x'; allowed: 0 to 1000"),
+        ("default:queue=nan", r"weight of 'queue' is 'nan'; allowed: 0 to 1000"),
+        ("default:queue=-1", r"weight of 'queue' is '-1'"),
+        ("latency-aware:first-token=0", "every weight is 0"),
+    ],
+)
+def test_a_router_that_cannot_be_made_says_what_is_allowed(text, message):
+    with pytest.raises(PolicyError, match=message):
+        make_router(text)
+
+
+def test_a_weight_in_the_text_replaces_that_of_the_router_and_0_leaves_the_scorer_out():
+    assert read_router("default") == ("default", dict(WEIGHTS["default"]))
+    assert read_router("default:queue=2:prefix=0:kv=0.5") == (
+        "default",
+        {"queue": 2.0, "session": WEIGHTS["default"]["session"], "kv": 0.5},
+    )
+    assert split_router(router_text("default", {"queue": 0.1234567891})) == ("default", {"queue": 0.1234567891})
+
+
+@given(
+    loads=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=2, max_size=40),
+    name=st.sampled_from(["default", "session-affine", "prefix-aware"]),
+)
+def test_without_affinity_every_router_with_a_queue_scorer_chooses_as_least_loaded_among_equal_windows(loads, name):
+    states = [State(str(place), in_flight=count, in_flight_tokens=tokens) for place, (count, tokens) in enumerate(loads)]
+    assert chosen(make_router(name), *states) == chosen(make_router("least-loaded"), *states)
+
+
+def test_of_many_instances_the_emptiest_and_the_favoured_are_scored():
+    router = make_router("session-affine:session=3")
+    states = [State(f"i{place:03d}", n_run=100, in_flight=50 + place % 40) for place in range(500)]
+    states[77].in_flight = 60
+    assert chosen(router, states[77], one=entry(session="s")) == "i077"
+    assert chosen(router, *states, one=entry(session="s")) == "i077"
+    assert chosen(router, *states, one=entry(session="other")) == "i000"

@@ -96,9 +96,9 @@ class CountingRouter:
     def __init__(self):
         self.asked = 0
 
-    def choose(self, entry: Routable, instances: Sequence[InstanceState]) -> Choice | None:
+    def rank(self, entry: Routable, instances: Sequence[InstanceState], now_s: float) -> Sequence[Choice]:
         self.asked += 1
-        return Choice(instances[0].name, "first") if instances else None
+        return [Choice(instances[0].name, "first")]
 
 
 def test_with_full_windows_a_dispatch_touches_no_waiting_request():

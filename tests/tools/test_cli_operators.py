@@ -125,6 +125,36 @@ def test_policy_force_and_release(hmas, installation):
     assert "was not held" in out
 
 
+def test_router_list_show_force_and_release(hmas):
+    code, out, _ = hmas("router", "list")
+    assert code == 0
+    assert any(line.startswith("*  default") and "queue=1, prefix=" in line for line in out.splitlines())
+    assert any(line.startswith("prefix ") for line in out.splitlines())
+    assert "all others default queue=1, prefix=" in " ".join(hmas("router", "show")[1].split())
+    assert "queue=1, prefix=1" in hmas("router", "show", "prefix-aware")[1]
+    code, _, err = hmas("router", "show", "nope")
+    assert code == 1
+    assert "router 'nope' is unknown; allowed: default" in err
+    code, out, _ = hmas(
+        "router", "force", "prefix-aware", "--weight", "prefix=0.5", "--model", "org/m", "--for", "10m", "--reason", "chats"
+    )
+    assert code == 0
+    assert "held for 10 min; `hmas router release` ends it" in out
+    assert "router of org/m: prefix-aware (prefix=0.5)" in hmas("override", "list")[1]
+    shown = of(hmas("router", "show", "--json"))["models"]
+    assert [(one["model"], one["name"], one["source"]) for one in shown] == [
+        ("*", "default", "configured"),
+        ("org/m", "prefix-aware", "operator"),
+    ]
+    assert hmas("router", "release", "--model", "org/m")[0] == 0
+    code, out, _ = hmas("router", "release")
+    assert code == 1
+    assert "no router was held" in out
+    code, _, err = hmas("router", "force", "nope", "--reason", "r")
+    assert code == 1
+    assert "router 'nope' is unknown" in err
+
+
 def test_policy_hints_and_refusals(hmas):
     two_lane = next(item for item in of(hmas("policy", "list", "--json")) if item["name"] == "two-lane")
     name, (low, high) = next(iter(two_lane["parameter_ranges"].items()))

@@ -141,8 +141,8 @@ def test_what_cannot_be_used_is_reported_with_its_package_and_stops_nothing(tmp_
     broken = {
         "gone": "raise OSError('no licence')\n",
         "wrong": "class Router:\n    name = 'wrong'\nclass Law:\n    budget = 0\n    def update(self, seen): return 0\n",
-        "named": "class Router:\n    name = 'another'\n    def choose(self, entry, instances): return None\n",
-        "taken": "class Router:\n    name = 'least-loaded'\n    def choose(self, entry, instances): return None\n",
+        "named": "class Router:\n    name = 'another'\n    def rank(self, entry, instances, now_s): return []\n",
+        "taken": "class Router:\n    name = 'least-loaded'\n    def rank(self, entry, instances, now_s): return []\n",
     }
     points = {
         "hmas.routers": {"wrong": "theirs.wrong:Router", "named": "theirs.named:Router", "least-loaded": "theirs.taken:Router"},

@@ -1,4 +1,4 @@
-"""The paper's rule-based policy map (3.4.1, C.2) in full: overload -> FCFS (anomalies: by the bypass), unfairness -> WFQ, sustained head-of-line
+"""The paper's rule-based policy map (3.4.1, C.2): overload -> FCFS (anomalies: by the bypass), unfairness -> WFQ, sustained head-of-line
 blocking -> Two-lane, misses by deadlines -> EDF; otherwise what runs stays. Pure.
 
 The paper prints the map without thresholds; those below are read off its words. EDF orders by D_r and SJF by T_tot alone, as C.1 has them.

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from hmas.agents.meta.candidate import Candidate
 from hmas.agents.meta.twin.past_requests import PastRequest
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
-from hmas.controller.routing.registry import make_router
+from hmas.controller.routing.registry import DEFAULT_ROUTER, make_router
 from hmas.controller.scheduling.policies.robust_edf import RobustEdf
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
@@ -80,7 +80,7 @@ class ReplayScenario(msgspec.Struct, frozen=True, kw_only=True):
     until_s: float
     overdue: float = 0.0
     cost_threshold: float = 0.0
-    routing: str = "least-loaded"
+    routing: str = DEFAULT_ROUTER
     weights: Mapping[str, float] = {}
 
 

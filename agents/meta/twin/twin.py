@@ -23,6 +23,7 @@ from hmas.agents.meta.twin.past_requests import PastRequest, Traffic, is_possibl
 from hmas.agents.meta.twin.replay import STRESS, ReplayResult, ReplayScenario, replay, stressed
 from hmas.agents.meta.twin.sample import part_of
 from hmas.controller.core.messages import Completion, ControlAction, Message, RequestFeatures, SystemSnapshot
+from hmas.controller.routing.registry import DEFAULT_ROUTER
 from hmas.controller.scheduling.policies.robust_edf import RobustEdf
 from hmas.controller.scheduling.settings import SchedulerSettings
 from hmas.controller.simulation import RequestRecord
@@ -62,7 +63,7 @@ class TwinSettings:
     """
 
     admission: SchedulerSettings
-    routing: str = "least-loaded"
+    routing: str = DEFAULT_ROUTER
     weights: Mapping[str, float] = field(default_factory=dict)
     window_s: float = 60.0
     budget_s: float = 2.0

@@ -36,7 +36,7 @@ class ModelReport(Message, frozen=True, tag="model_report"):
 
 
 class OverrideNotice(Message, frozen=True, tag="override"):
-    """The active overrides of operators (admin -> all). An empty notice releases everything."""
+    """The active overrides of operators (admin -> all). An empty notice releases everything. `routers`: by model, `*` for all others."""
 
     sent_s: float
     policy: str = ""
@@ -45,6 +45,7 @@ class OverrideNotice(Message, frozen=True, tag="override"):
     tenant_weights: dict[str, float] = field(default_factory=dict)
     tenant_limits: dict[str, dict[str, int | float]] = field(default_factory=dict)
     draining: list[str] = field(default_factory=list)
+    routers: dict[str, str] = field(default_factory=dict)
     expires_s: float = 0.0
     author: str = ""
     reason: str = ""

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from hmas.controller.config.derived import routers
 from hmas.controller.config.schema import Config
 from hmas.controller.control.agent_scores import BOUNDS
 from hmas.controller.control.apply import apply_directives
@@ -25,6 +26,7 @@ from hmas.controller.core.errors import PolicyError, SchedulingError
 from hmas.controller.core.messages import ControlAction, LengthBound, MetaDecision, OverrideNotice
 from hmas.controller.gateway.instances.monitor import Fleet
 from hmas.controller.observability.observer import Observers
+from hmas.controller.routing.registry import read_router
 from hmas.controller.runtime.clock import Clock
 from hmas.controller.scheduling.admission.quotas import TenantLimits
 from hmas.controller.scheduling.policies.registry import GUARD, make_policy
@@ -277,6 +279,7 @@ def _configured(config: Config) -> Configured:
         weights={name: tenant.weight for name, tenant in config.tenants.items()},
         limits=tenant_limits(config),
         tpot_guard=config.scheduler.tpot_guard,
+        routers=routers(config),
     )
 
 
@@ -296,6 +299,11 @@ def override_faults(override: Override, instances: Mapping[str, object], limits:
             make_policy(override.policy, override.parameters)
         except PolicyError as error:
             faults.append(f"$.policy: {error}")
+    for model, router in override.routers.items():
+        try:
+            read_router(router)
+        except PolicyError as error:
+            faults.append(f"$.routers.{model}: {error}")
     known = ", ".join(instances) or "none"
     faults += [f"$.knobs.{name}: no such instance; allowed: *, {known}" for name in override.knobs if name != "*" and name not in instances]
     for tenant, part in override.tenant_limits.items():

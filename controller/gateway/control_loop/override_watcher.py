@@ -5,6 +5,8 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from hmas.controller.bus.base import Bus
 from hmas.controller.config.override_directory import OverrideDirectory
 from hmas.controller.config.override_format import document_of
@@ -128,18 +130,4 @@ class OverrideWatch:
 
 def _same(one: OverrideNotice, other: OverrideNotice) -> bool:
     """Whether two notices have the same content, regardless of when they were created."""
-    return _content(one) == _content(other)
-
-
-def _content(notice: OverrideNotice) -> tuple[object, ...]:
-    return (
-        notice.policy,
-        notice.parameters,
-        notice.knobs,
-        notice.tenant_weights,
-        notice.tenant_limits,
-        notice.draining,
-        notice.expires_s,
-        notice.author,
-        notice.reason,
-    )
+    return msgspec.structs.replace(one, sent_s=0.0) == msgspec.structs.replace(other, sent_s=0.0)

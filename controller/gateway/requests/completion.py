@@ -78,7 +78,8 @@ class CompletionHandler:
         require_json(http.headers)
         body = await http.body()
         arrival_s = self._clock.now_s()
-        call = await self._bodies.call(http.path, body, self._fleet.only_model)
+        salt = self._manager.block_salt(identity.tenant)
+        call = await self._bodies.call(http.path, body, self._fleet.only_model, salt)
         self._fleet.require_model(call.model)
         only_on = self._kept.holder_of_previous(call, identity.tenant)
         fields: dict[str, object] = {} if call.names_model else {"model": call.model}
@@ -132,6 +133,7 @@ class CompletionHandler:
                 prompts=call.prompts,
                 sequences=call.sequences,
                 body_bytes=len(body),
+                blocks=call.blocks,
             ),
             call=call,
             client_request_id=claims.request_id or request_id,

@@ -75,7 +75,7 @@ class Answer:
     started: bool = False
     streamed: bool = False
     output_tokens: int | None = None
-    cached_tokens: int = 0
+    cached_tokens: int | None = None
     body: bytes = b""
     tail: bytes = b""
     content_type: str = JSON

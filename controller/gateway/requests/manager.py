@@ -79,6 +79,10 @@ class RequestManager:
         self._deadlines: LazyHeap[str] = LazyHeap()
         self._retried: dict[str, ActiveRequest] = {}
 
+    def block_salt(self, tenant: str) -> str | None:
+        """What the hashes of a prompt's blocks begin with, so that tenants share none; None where no router reads them."""
+        return tenant if self._scheduler.wants_blocks else None
+
     def admit(self, live: ActiveRequest) -> None:
         """Queues a request; it may be dispatched before this returns.
 
@@ -259,7 +263,7 @@ class RequestManager:
         reason: str = "",
         *,
         output_tokens: int | None = None,
-        cached_tokens: int = 0,
+        cached_tokens: int | None = None,
     ) -> None:
         """Records the ending of a request. The first ending counts; later calls do nothing."""
         if self.active.pop(live.request.id, None) is None:
@@ -271,7 +275,7 @@ class RequestManager:
         ended = self._scheduler.end(live.request.id, kind, now_s, output_tokens, cached_tokens)
         if live.answers is not None:
             self._agents.ended(live.answers, ended, capped=ended.output_tokens >= live.request.output_limit)
-        self._record(completion_for(live.request, _cost(live), ended, status, reason, now_s=now_s, cached_tokens=cached_tokens))
+        self._record(completion_for(live.request, _cost(live), ended, status, reason, now_s=now_s, cached_tokens=cached_tokens or 0))
         self.pump_soon()
 
     def _record(self, completion: Completion) -> None:

@@ -71,9 +71,9 @@ class BodyParser:
     def __init__(self) -> None:
         self._one_at_a_time = asyncio.Lock()
 
-    async def call(self, path: str, body: bytes, only_model: Callable[[], str] | None = None) -> Call:
-        """As `parse_call`."""
-        return _read(path, await self._document(body), only_model)
+    async def call(self, path: str, body: bytes, only_model: Callable[[], str] | None = None, block_salt: str | None = None) -> Call:
+        """As `parse_call`. `block_salt`: as in `read_call`."""
+        return _read(path, await self._document(body), only_model, block_salt)
 
     async def model(self, body: bytes, only_model: Callable[[], str]) -> tuple[str, bool]:
         """The model of a request that is not read any further, and whether the body names it."""
@@ -133,9 +133,9 @@ def _only(document: dict[str, Any], only_model: Callable[[], str] | None) -> str
     return "" if only_model is None or document.get("model") is not None else only_model()
 
 
-def _read(path: str, document: dict[str, Any], only_model: Callable[[], str] | None) -> Call:
+def _read(path: str, document: dict[str, Any], only_model: Callable[[], str] | None, block_salt: str | None = None) -> Call:
     try:
-        return read_call(path, document, _only(document, only_model))
+        return read_call(path, document, _only(document, only_model), block_salt)
     except BodyError as error:
         raise _refused(error) from None
 

@@ -269,8 +269,13 @@ class NamedEventScanner(EventScanner):
         """Learns nothing: the name of an event suffices."""
 
 
-def usage_figures(usage: dict[str, Any]) -> tuple[int | None, int]:
-    """Output tokens (None if missing) and cached prompt tokens of a `usage` object of any API; invalid values count as missing."""
+def usage_figures(usage: dict[str, Any]) -> tuple[int | None, int | None]:
+    """Output tokens and cached prompt tokens of a `usage` object of any API, each None if missing; invalid values count as missing.
+
+    A usage without cached tokens counts as none cached: vLLM leaves them out where there are none.
+    """
+    if not usage:
+        return None, None
     output = usage.get("completion_tokens", usage.get("output_tokens"))
     details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, dict) else usage.get("cache_read_input_tokens")

@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Sequence
 
-from hmas.controller.core.messages import InstanceView, LengthBound
+from hmas.controller.core.messages import LengthBound
 from hmas.controller.core.types import Controls, Request
 from hmas.controller.scheduling.instances import room
 from hmas.controller.scheduling.instances.instance_group import InstanceGroup
@@ -40,7 +40,7 @@ class Instance:
         capacity_n_run: Ceiling of the window: the one that the engine reports, and the spec's until it reports one.
         max_token_budget: Ceiling of tokens per step as the engine reports it, 0 until then.
         running: Requests in flight, by request id.
-        in_flight, sequences, in_flight_tokens, prefill_tokens: As in `InstanceState`.
+        in_flight, sequences, in_flight_tokens, prefill_tokens, routing_window: As in `InstanceState`.
         source: Where token counts are read from, None if `progress` reports each.
         pace: The measured speed of the instance.
         lead: What a first token takes here beyond the prompt's own prefill, None if it is not needed.
@@ -92,6 +92,7 @@ class Instance:
         "prefill_tokens",
         "prefixes",
         "probe_limit",
+        "routing_window",
         "running",
         "sequences",
         "source",
@@ -105,6 +106,7 @@ class Instance:
         self.models = spec.models
         self.spec = spec
         self.n_run = spec.capacity_n_run
+        self.routing_window = float(spec.capacity_n_run)
         self.token_budget: int | None = None
         self.guard = 1.0
         self.guard_overridden = False
@@ -204,6 +206,21 @@ class Instance:
         """Share of the KV fence that is committed."""
         return self.fence.share
 
+    @property
+    def kv_capacity_tokens(self) -> int:
+        """Tokens that its KV cache holds, 0 if unknown or without a fence."""
+        return self.fence.capacity_tokens
+
+    @property
+    def prefill_token_ms(self) -> float:
+        """Measured time to compute one prompt token, 0 before the first measurement."""
+        return self.pace.prefill_ms(1, 0.0)
+
+    @property
+    def decode_token_ms(self) -> float:
+        """Measured time per output token of a request alone, 0 before the first measurement."""
+        return self.pace.alone_ms or 0.0
+
     def serves(self, model: str) -> bool:
         """Whether it serves the model."""
         return self.models is None or model in self.models
@@ -215,6 +232,8 @@ class Instance:
         self.guard = controls.guard
         self.advised = controls.advised
         self._controlled = True
+        if not self.advised:
+            self.routing_window = float(self.n_run)
         self._turn()
 
     def observe(self, snapshot: EngineSnapshot) -> None:
@@ -232,6 +251,7 @@ class Instance:
             self.capacity_n_run = self._stated_n_run
             if not self._controlled:
                 self.n_run = self.capacity_n_run
+                self.routing_window = float(self.n_run)
         self.preemptions.counted(snapshot.preemptions_total)
         room.correct_fence(self, snapshot)
         self._turn()
@@ -376,24 +396,3 @@ class Instance:
         self.refresh(now_s)
         ratios = sorted(ratio for run in self.running.values() if (ratio := run.tpot_over_slo(now_s)) is not None)
         return ratios[min(len(ratios) - 1, int(_PRESSURE_QUANTILE * len(ratios)))] if ratios else 0.0
-
-    def view(self, now_s: float) -> InstanceView:
-        """The account as it is sent to the agents. O(in flight)."""
-        self.refresh(now_s)
-        return InstanceView(
-            name=self.name,
-            in_flight=self.in_flight,
-            sequences=self.sequences,
-            in_flight_tokens=sum(run.entry.request.prompt_tokens + run.tokens for run in self.running.values()),
-            n_run=self.n_run,
-            token_budget=self.token_budget or 0,
-            guard=0.0 if self.guard_overridden else self.guard,
-            guard_enabled=self.guard_enabled,
-            kv_committed=self.fence.share,
-            tpot_pressure=self.tpot_pressure(now_s),
-            first_token_overhead_ms=0.0 if self.lead is None else self.lead.ms or 0.0,
-            capacity_n_run=self.capacity_n_run,
-            max_token_budget=self.max_token_budget,
-            draining=self.draining,
-            engine=self.engine,
-        )

@@ -62,22 +62,17 @@ class CapabilityWeighted:
         self._recent = RecentIds(WINDOW)
         self._prompts = SortedWindow(WINDOW)
 
-    def choose(self, entry: Routable, instances: Sequence[InstanceState]) -> Choice | None:
-        """The instance with the highest weight, None if there are no instances."""
-        if not instances:
-            return None
+    def rank(self, entry: Routable, instances: Sequence[InstanceState], now_s: float) -> Sequence[Choice]:  # noqa: ARG002  the protocol's
+        """The highest weight first; instances at or above Q_max come after all others."""
         self._learn(entry.request)
         kappa = self._kappa[self._regime()]
         least = min(kappa.values())
-        best: InstanceState | None = None
-        highest = (False, 0.0)
-        for instance in instances:
-            depth = instance.in_flight
-            weight = (depth < self._q_max, kappa.get(instance.name, least) * math.exp(-self._damping * depth / self._q_max))
-            if best is None or weight > highest:
-                best, highest = instance, weight
-        assert best is not None, "there is at least one"
-        return Choice(best.name, f"weight {highest[1]:.3g}, the highest of {len(instances)}")
+        weights = [
+            (one.in_flight < self._q_max, kappa.get(one.name, least) * math.exp(-self._damping * one.in_flight / self._q_max), one.name)
+            for one in instances
+        ]
+        ordered = sorted(weights, key=lambda one: one[:2], reverse=True)
+        return [Choice(name, f"weight {weight:.3g} among {len(instances)}") for _, weight, name in ordered]
 
     def _learn(self, request: Request) -> None:
         """Adds a prompt to the window once: a request may be considered many times before it is dispatched."""
@@ -117,23 +112,22 @@ class LatencyAware:
                 raise PolicyError(f"speed of instance {instance!r} is {speed!r}; allowed: more than 0")
         self._mean = sum(self._speeds.values()) / len(self._speeds) if self._speeds else 1.0
 
-    def choose(self, entry: Routable, instances: Sequence[InstanceState]) -> Choice | None:  # noqa: ARG002  the protocol's argument
-        """The instance with the lowest expected wait, None if there are no instances."""
-        best: InstanceState | None = None
-        least = (0.0, 0)
-        for instance in instances:
-            wait = ((instance.awaiting + 1) / self._speeds.get(instance.name, self._mean), instance.in_flight_tokens)
-            if best is None or wait < least:
-                best, least = instance, wait
-        if best is None:
-            return None
-        return Choice(best.name, f"{best.awaiting} before it without a first token, the shortest wait of {len(instances)}")
+    def rank(self, entry: Routable, instances: Sequence[InstanceState], now_s: float) -> Sequence[Choice]:  # noqa: ARG002  the protocol's
+        """The lowest expected wait first."""
+
+        def wait(one: InstanceState) -> tuple[float, int]:
+            return (one.awaiting + 1) / self._speeds.get(one.name, self._mean), one.in_flight_tokens
+
+        return [
+            Choice(one.name, f"{one.awaiting} before it without a first token, among {len(instances)}")
+            for one in sorted(instances, key=wait)
+        ]
 
 
 class WeightedRoundRobin:
     """Gives each instance a share of the requests equal to its share of the weights, spread as evenly as possible.
 
-    Each choice gives every candidate its weight as credit and takes the sum of the weights from the one with the most credit. The load of
+    Each dispatch gives every candidate its weight as credit and takes the sum of the weights from the one with the most credit. The load of
     the instances has no influence.
 
     Args:
@@ -151,14 +145,16 @@ class WeightedRoundRobin:
             if not weight > 0.0:
                 raise PolicyError(f"weight of instance {instance!r} is {weight!r}; allowed: more than 0")
         self._credit: dict[str, float] = {}
+        self._ranked: dict[str, float] = {}
 
-    def choose(self, entry: Routable, instances: Sequence[InstanceState]) -> Choice | None:  # noqa: ARG002  the protocol's argument
-        """The instance with the most credit, None if there are none; ties go to the given order."""
-        if not instances:
-            return None
-        weights = {instance.name: self._weights.get(instance.name, 1.0) for instance in instances}
-        for name, weight in weights.items():
+    def rank(self, entry: Routable, instances: Sequence[InstanceState], now_s: float) -> Sequence[Choice]:  # noqa: ARG002  the protocol's
+        """The instance with the most credit first; ties go to the given order."""
+        self._ranked = {instance.name: self._weights.get(instance.name, 1.0) for instance in instances}
+        names = sorted(self._ranked, key=lambda name: -(self._credit.get(name, 0.0) + self._ranked[name]))
+        return [Choice(name, f"its turn by weight {self._ranked[name]:g} among {len(instances)}") for name in names]
+
+    def sent(self, entry: Routable, instance: str, now_s: float) -> None:  # noqa: ARG002  likewise
+        """Those that were ranked get credit; the instance pays for all."""
+        for name, weight in self._ranked.items():
             self._credit[name] = self._credit.get(name, 0.0) + weight
-        chosen = max(weights, key=lambda name: self._credit[name])
-        self._credit[chosen] -= sum(weights.values())
-        return Choice(chosen, f"its turn by weight {weights[chosen]:g} among {len(instances)}")
+        self._credit[instance] -= sum(self._ranked.values())

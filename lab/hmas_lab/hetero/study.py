@@ -14,7 +14,7 @@ from hmas.controller.core.placement import Router
 from hmas.controller.core.statistics.quantiles import percentile
 from hmas.controller.core.types import Controls
 from hmas.controller.routing.least_loaded import LeastLoaded
-from hmas.controller.routing.round_robin import RoundRobin
+from hmas.controller.routing.turns import RoundRobin
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.controller.simulation import RequestRecord, simulate

@@ -7,7 +7,7 @@ systems' kernels or prefix caches: under either, engines are the same as under e
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -55,26 +55,22 @@ class MemoryGate(ABC):
         self._emptiest = LeastLoaded()
         self._blocked = ""
 
-    def choose(self, entry: Routable, instances: Sequence[InstanceState]) -> Choice | None:
-        """As `Router`."""
+    def rank(self, entry: Routable, instances: Sequence[InstanceState], now_s: float) -> Iterator[Choice]:
+        """As `Router`: the emptiest instance first, of those whose memory takes the request."""
         request = entry.request
         if self._blocked and request.id != self._blocked:
-            return None
-        left = list(instances)
-        while left:
-            choice = self._emptiest.choose(entry, left)
-            assert choice is not None, "there are instances left"
-            name = choice.instance
-            coming = Held(request.prompt_tokens, self._cap(request, name))
-            if not self.held[name] or self._fits(name, coming):
-                self._blocked = ""
-                self.held[name][request.id] = coming
-                self._instance[request.id] = name
-                return choice
-            left = [instance for instance in left if instance.name != name]
-        if instances:
-            self._blocked = request.id
-        return None
+            return
+        for choice in self._emptiest.rank(entry, instances, now_s):
+            if not self.held[choice.instance] or self._fits(choice.instance, self._held_by(request, choice.instance)):
+                yield choice
+                return
+        self._blocked = request.id
+
+    def sent(self, entry: Routable, instance: str, now_s: float) -> None:  # noqa: ARG002 - part of the protocol
+        """Books what the request may come to hold."""
+        self._blocked = ""
+        self.held[instance][entry.request.id] = self._held_by(entry.request, instance)
+        self._instance[entry.request.id] = instance
 
     def controls(self) -> Sequence[Periodic]:
         """Looks up now and then how far those in flight have come."""
@@ -95,6 +91,9 @@ class MemoryGate(ABC):
         self.held.get(self._instance.pop(request_id, ""), {}).pop(request_id, None)
         if self._blocked == request_id:
             self._blocked = ""
+
+    def _held_by(self, request: Request, name: str) -> Held:
+        return Held(request.prompt_tokens, self._cap(request, name))
 
     def _cap(self, request: Request, name: str) -> int:
         most = self._context[name] - request.prompt_tokens

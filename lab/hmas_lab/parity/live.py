@@ -19,7 +19,7 @@ from hmas.engines.sim.model import EngineModel
 from hmas.engines.sim.server import create_app, start
 from hmas.engines.sim.streams import until
 from hmas_lab.parity.log import Decision, LoggedScheduler
-from hmas_lab.parity.scenario import ENGINES, MODEL, START_S, Call, Scenario, config_of, trace
+from hmas_lab.parity.scenario import ENGINES, MODEL, START_S, Call, Scenario, body_of, config_of, trace
 from hmas_lab.virtual_loop import VirtualLoop, run_virtual
 
 
@@ -94,13 +94,7 @@ async def _change(loop: VirtualLoop, gateway: Gateway, scenario: Scenario) -> No
 
 async def _ask(loop: VirtualLoop, session: aiohttp.ClientSession, url: str, call: Call) -> None:
     """One client: sends its request and reads the stream to its end, or is told why there is none."""
-    body = {
-        "model": MODEL,
-        # Token ids are the one prompt whose length gateway and engine agree on without an estimate.
-        "prompt": [1] * call.prompt_tokens,
-        "stream": True,
-        "sim": {"output_tokens": call.output_tokens},
-    }
+    body = body_of(call)
     headers = {"x-session-id": str(call.index), "x-gateway-inference-fairness-id": call.tenant, "content-type": "application/json"}
     if call.max_tokens is not None:
         body["max_tokens"] = call.max_tokens

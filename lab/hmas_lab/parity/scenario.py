@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -140,6 +140,17 @@ def trace(scenario: Scenario) -> list[Call]:
         bursting = (at_s - scenario.first_s) % 5.0 < 1.5
         at_s += float(rng.exponential(1.0 / (scenario.rate * (4.0 if bursting else 1.0))))
     return calls
+
+
+def body_of(call: Call) -> dict[str, Any]:
+    """The request's body, without the cap."""
+    return {
+        "model": MODEL,
+        # Token ids are the one prompt whose length gateway and engine agree on without an estimate.
+        "prompt": [1] * call.prompt_tokens,
+        "stream": True,
+        "sim": {"output_tokens": call.output_tokens},
+    }
 
 
 def config_of(scenario: Scenario, urls: Mapping[str, str], folder: str) -> Config:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from hmas.controller.config.section import SloConfig
+from hmas.controller.core.request_body import COMPLETIONS, read_call
 from hmas.controller.core.types import Controls, Request
 from hmas.controller.gateway.app import make_scheduler
 from hmas.controller.scheduling.default_estimates import History
@@ -13,7 +14,7 @@ from hmas.controller.simulation import Arrival, Periodic, simulate
 from hmas.engines.base import Knobs
 from hmas.engines.sim.model import EngineModel
 from hmas_lab.parity.log import Decision, LoggedScheduler
-from hmas_lab.parity.scenario import CHANGE_EVERY_S, ENGINES, MODEL, TENANTS, Call, Scenario, config_of, trace
+from hmas_lab.parity.scenario import CHANGE_EVERY_S, ENGINES, MODEL, TENANTS, Call, Scenario, body_of, config_of, trace
 
 _NOWHERE = "http://127.0.0.1:1"
 
@@ -49,6 +50,7 @@ def _arrival(call: Call, scenario: Scenario, history: History) -> Arrival:
         declared_slo=call.slo,
         deadline_s=call.at_s + scenario.timeout_s,
         session=str(call.index),
+        blocks=read_call(COMPLETIONS, body_of(call), block_salt=call.tenant).blocks,
     )
     return Arrival(
         request=request,

@@ -1,0 +1,109 @@
+"""Which instance has probably cached which beginning of a prompt: learned from what was sent, corrected by what engines report. Bounded."""
+
+from collections.abc import Sequence
+
+BLOCKS_MOST = 131_072
+"""Blocks that are remembered, those used last: 8 million tokens in blocks of 64, in about 25 MB for up to 30 instances."""
+IDS_MOST = 4096
+"""Numbers of instances in use at once, those that have left included; at more, the index starts empty."""
+TRUST_DECAY = 0.9
+TRUST_LEAST = 512.0
+"""Tokens expected before the engine's reports count."""
+
+
+class PrefixIndex:
+    """A map from the hash of a block, which stands for all blocks before it too, to the instances that a prompt with it was sent to.
+
+    Two generations of half the bound each keep what was used last: a full young one becomes the old one, and the old one is dropped. An
+    instance that has a block has all before it, so a look-up is a binary search for each different number of blocks that instances have.
+    """
+
+    __slots__ = ("_bits", "_expected", "_found", "_half", "_names", "_next", "_old", "_young")
+
+    def __init__(self, blocks_most: int = BLOCKS_MOST) -> None:
+        self._half = max(1, blocks_most // 2)
+        self._young: dict[int, int] = {}
+        self._old: dict[int, int] = {}
+        self._bits: dict[str, int] = {}
+        self._names: dict[int, str] = {}
+        self._next = 0
+        self._expected: dict[str, float] = {}
+        self._found: dict[str, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._young) + len(self._old)
+
+    def matched(self, blocks: Sequence[int]) -> dict[str, int]:
+        """By instance, how many leading `blocks` it has; instances that have none are left out."""
+        found: dict[str, int] = {}
+        last = len(blocks) - 1
+        held = self._at(blocks[0]) if blocks else 0
+        low = 0
+        while held:
+            if self._at(blocks[last]) & held == held:
+                self._give(held, last + 1, found)
+                break
+            # The first block that some of `held` lack. All of them have the one at `low`.
+            high = last
+            while high - low > 1:
+                middle = (low + high) // 2
+                if self._at(blocks[middle]) & held == held:
+                    low = middle
+                else:
+                    high = middle
+            left = self._at(blocks[high]) & held
+            self._give(held & ~left, high, found)
+            held, low = left, high
+        return found
+
+    def sent(self, blocks: Sequence[int], instance: str) -> None:
+        """Records that a prompt goes to an instance."""
+        bit = self._bits.get(instance) or self._number(instance)
+        young, old = self._young, self._old
+        for block in blocks:
+            if block in young:
+                young[block] |= bit
+                continue
+            young[block] = bit | old.pop(block, 0)
+            if len(young) >= self._half:
+                self._old = old = young
+                self._young = young = {}
+
+    def reported(self, instance: str, expected_tokens: float, cached_tokens: int) -> None:
+        """Compares what the index expected an engine to have cached of a prompt with the engine's own report."""
+        self._expected[instance] = TRUST_DECAY * self._expected.get(instance, 0.0) + expected_tokens
+        self._found[instance] = TRUST_DECAY * self._found.get(instance, 0.0) + min(expected_tokens, float(cached_tokens))
+
+    def trust(self, instance: str) -> float:
+        """The share of what the index expects that the engine had cached lately, 0 to 1; 1 until it has reported on enough."""
+        expected = self._expected.get(instance, 0.0)
+        return 1.0 if expected < TRUST_LEAST else self._found[instance] / expected
+
+    def left(self, instance: str) -> None:
+        """Forgets an instance. Its number is not used again, so that what stands under it in the map counts for none."""
+        bit = self._bits.pop(instance, 0)
+        self._names.pop(bit, None)
+        self._expected.pop(instance, None)
+        self._found.pop(instance, None)
+
+    def _at(self, block: int) -> int:
+        return self._young.get(block, 0) | self._old.get(block, 0)
+
+    def _number(self, instance: str) -> int:
+        if self._next >= IDS_MOST:
+            self._next = 0
+            self._young, self._old, self._bits, self._names = {}, {}, {}, {}
+        bit = 1 << self._next
+        self._next += 1
+        self._bits[instance] = bit
+        self._names[bit] = instance
+        return bit
+
+    def _give(self, bits: int, depth: int, found: dict[str, int]) -> None:
+        names = self._names
+        while bits:
+            bit = bits & -bits
+            name = names.get(bit)
+            if name is not None:
+                found[name] = depth
+            bits ^= bit

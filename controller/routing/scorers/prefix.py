@@ -1,0 +1,99 @@
+"""Scores instances by how much of the prompt their prefix cache probably holds."""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import nlargest
+from typing import ClassVar
+
+from hmas.controller.core.placement import InstanceState, Routable
+from hmas.controller.core.types import Request
+from hmas.controller.routing.prefix_index import PrefixIndex
+from hmas.controller.routing.scorers.session import mean_load, under_cap
+
+SMALL_TOKENS = 512
+"""Prompts below this length count as so long: to compute a few tokens again is cheaper than an uneven load."""
+FAVOURED = 8
+"""Most instances that are scored whatever their load."""
+RUNNING_MOST = 16_384
+"""Requests in flight whose expected cached tokens are remembered until the engine reports."""
+
+
+class Prefix:
+    """The share of the prompt that need not be computed there, by `PrefixIndex`, unless `under_cap` forbids it.
+
+    What the cache saves is lost again where more prompt tokens than elsewhere wait to be computed first, so these are subtracted.
+
+    An engine that has reported fewer cached tokens than expected is trusted less; one that has never reported any may not report at all,
+    and is believed to cache.
+    """
+
+    name: ClassVar[str] = "prefix"
+    summary: ClassVar[str] = "share of the prompt that it has cached, by what was sent to it"
+    uses_blocks: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        self.index = PrefixIndex()
+        self._expected: OrderedDict[str, float] = OrderedDict()
+        self._reports: set[str] = set()
+        self._found: Mapping[str, int] = {}
+        self._for: object = None
+
+    def score(self, entry: Routable, instances: Sequence[InstanceState], now_s: float) -> list[float]:  # noqa: ARG002  the contract's
+        """See `Scorer.score`."""
+        request = entry.request
+        found = self._matched(request)
+        if not found:
+            return []
+        each, most = _block_tokens(request), max(SMALL_TOKENS, request.prompt_tokens)
+        mean = mean_load(instances)
+        least = min([instance.prefill_tokens for instance in instances])
+        scores: list[float] = []
+        for instance in instances:
+            name = instance.name
+            blocks = found.get(name, 0)
+            saved = blocks * each * self.index.trust(name) - (instance.prefill_tokens - least) if blocks else 0.0
+            scores.append(saved / most if saved > 0.0 and under_cap(instance, mean) else 0.0)
+        return scores
+
+    def favours(self, entry: Routable) -> Iterable[str]:
+        """See `Scorer.favours`: those with the most."""
+        found = self._matched(entry.request)
+        return nlargest(FAVOURED, found, key=found.__getitem__)
+
+    def sent(self, entry: Routable, instance: str, now_s: float) -> None:  # noqa: ARG002  likewise
+        """The instance computes the prompt, and has it from now on."""
+        request = entry.request
+        if not request.blocks:
+            return
+        if (blocks := self.index.matched(request.blocks).get(instance, 0)) > 0:
+            self._expected[request.id] = blocks * _block_tokens(request)
+            if len(self._expected) > RUNNING_MOST:
+                self._expected.popitem(last=False)
+        self.index.sent(request.blocks, instance)
+        self._for = None
+
+    def ended(self, request: Request, instance: str, cached_tokens: int | None) -> None:
+        """Compares with the engine's report."""
+        expected = self._expected.pop(request.id, 0.0)
+        if cached_tokens:
+            self._reports.add(instance)
+        if expected > 0.0 and cached_tokens is not None and instance in self._reports:
+            self.index.reported(instance, expected, cached_tokens)
+
+    def left(self, instance: str) -> None:
+        """Its cache is empty when it comes back."""
+        self.index.left(instance)
+        self._reports.discard(instance)
+
+    def _matched(self, request: Request) -> Mapping[str, int]:
+        """Looked up once for a ranking, in which `favours` and `score` may both ask."""
+        if not request.blocks:
+            return {}
+        if self._for is not request:
+            self._for, self._found = request, self.index.matched(request.blocks)
+        return self._found
+
+
+def _block_tokens(request: Request) -> float:
+    """About the tokens of one block. The prompt ends with a piece that is no whole block: half of one on average."""
+    return request.prompt_tokens / (len(request.blocks) + 0.5)
