@@ -1,9 +1,8 @@
 """The reasons that meta and statera give: they say what is so, and nothing that is not known."""
 
-from typing import Any
-
 import pytest
 from control_kit import instance, long_view, short_view
+from msgspec import structs
 from test_statera_control import settle
 from typing_kit import of_type
 
@@ -37,9 +36,9 @@ def test_a_policy_is_not_kept_because_all_is_well_where_it_is_not(changes, words
 
 
 def test_an_error_that_is_not_known_is_not_printed():
-    gain: Any = {"share": 0.019, "good": 0.717, "other_good": 0.699}
-    assert points(Gain(error=0.008, **gain)) == "+1.9 ± 0.8 points"
-    assert points(Gain(error=1.0, **gain)) == "+1.9 points, from too few replays to tell it from chance"
+    gain = Gain(share=0.019, error=0.008, good=0.717, other_good=0.699)
+    assert points(gain) == "+1.9 ± 0.8 points"
+    assert points(structs.replace(gain, error=1.0)) == "+1.9 points, from too few replays to tell it from chance"
 
 
 def test_the_first_decision_says_that_nothing_is_measured():

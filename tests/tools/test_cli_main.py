@@ -128,7 +128,7 @@ def test_the_address_comes_from_the_option_the_variable_or_the_configuration(cap
         (["policy", "force", "edf"], "Missing option '--reason'"),
         (["policy", "force", "edf", "--reason", "r", "--for", "soon"], "'soon' is no duration; allowed"),
         (["policy", "force", "edf", "--reason", "r", "--parameter", "x"], "'x' is no parameter; allowed"),
-        (["knobs", "set", "gpu-0", "--reason", "r"], "give --n-run, --token-budget or --long-prefill-tokens"),
+        (["knobs", "set", "gpu-0", "--reason", "r"], "give --n-run or --token-budget"),
         (["knobs", "set", "gpu-0", "--n-run", "0", "--reason", "r"], "0 is not in the range 1<=x<=4096"),
         (["override", "clear"], "name one override, or give --all"),
         (["override", "clear", "night", "--all"], "name one override, or give --all"),
