@@ -62,7 +62,7 @@ def tables(document: Mapping[str, Any]) -> list[tuple[str, list[str], list[tuple
     found.append(("Both systems, mean over the seeds:", head, [(workload, arm, *_figures(one)) for workload, arm, one in ends]))
     by = document["summary"]
     rows = [(part, *(_points(arms, arm, end) for arms in by.values() for arm, end in _pairs(part))) for part in PARTS]
-    heads = [f"{workload}, {side}" for workload in by for side in ("ours with the paper's", "the paper's with ours")]
+    heads = [f"{workload}, {side}" for workload in by for side in ("default with the paper's", "paper with ours")]
     found.append(("Each part switched over, change of the share of good requests in points:", ["part", *heads], rows))
     return found
 
