@@ -64,6 +64,8 @@ def test_every_example_is_declared_once_and_loaded(site):
 
 def test_policy_router_selector_and_workload_run_in_one_simulation(site, tmp_path):
     run(site, "-m", "hmas", "policy", "check", "my_extensions.short_answer:ShortAnswer")
+    run(site, "-m", "hmas", "router", "check", "my_extensions.fewest_tokens:FewestTokens")
+    run(site, "-m", "hmas", "router", "check", "my_extensions.short_prompts:ShortPrompts")
     run(
         *(site, "-m", "hmas", "simulate", "--workload", "even:rate=6,duration=60", "--fleet", "2xdemo-small", "--policy", "short-answer"),
         *(

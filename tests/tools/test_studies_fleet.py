@@ -159,7 +159,7 @@ def test_cases_say_what_they_cannot_do():
         open_load(case(workload="nothing"))
     with pytest.raises(ConfigError, match="'lifo' is unknown"):
         case(policy="lifo").check()
-    with pytest.raises(ConfigError, match="router is 'random'; allowed: one of least-loaded, round-robin"):
+    with pytest.raises(ConfigError, match="router is 'random'; allowed: one of default, latency-aware, session-affine"):
         case(router="random").check()
 
 
