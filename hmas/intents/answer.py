@@ -19,8 +19,9 @@ REFUSALS = ("contradiction", "unknown tenant", "out of scope", "unclear")
 LEVELS = {"first": 4.0, "more": 2.0, "less": 0.5, "last": 0.25}
 """Words that may stand for a weight, and the factor on the current one."""
 UNLIMITED = "unlimited"
-VALUE = r"^(first|more|less|last|unlimited|x[0-9]{1,3}(\.[0-9]{1,3})?|[0-9]{1,10}(\.[0-9]{1,4})?%?)$"
-"""Pattern of a value, as text: a schema cannot limit a JSON number's length, and a model may add digits without end."""
+VALUE = r"^(first|more|less|last|unlimited|x[0-9]{1,3}|x[0-9]{1,3}[.][0-9]{1,3}|[0-9]{1,10}%?|[0-9]{1,10}[.][0-9]{1,4}%?)$"
+"""Pattern of a value, as text: a schema cannot limit a JSON number's length, and a model may add digits without end.
+Whole and broken numbers are alternatives, since xgrammar loses the point of an optional group, as in `1([.]5)?`, and admits `15`."""
 SETTINGS: Mapping[str, str] = {
     "weight": "share of the service while others wait: who goes first and who may wait",
     "tokens_per_minute": "quota of tokens a minute",

@@ -14,7 +14,9 @@ LONGEST_S = 7 * 86_400.0
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _DAY = rf"today|tomorrow|{'|'.join(WEEKDAYS)}|20\d\d-[01]\d-[0-3]\d"
 _CLOCK = r"noon|midnight|([01]?\d|2[0-3])(:[0-5]\d)?( ?(am|pm))?"
-PATTERN = rf"^({NOT_NAMED}|for \d{{1,4}}(\.\d)? (minutes|hours|days)|until ((({_DAY}) )?({_CLOCK})|({_DAY})))$".replace(r"\d", "[0-9]")
+PATTERN = rf"^({NOT_NAMED}|for (\d{{1,4}}|\d{{1,4}}[.]\d) (minutes|hours|days)|until ((({_DAY}) )?({_CLOCK})|({_DAY})))$".replace(
+    r"\d", "[0-9]"
+)
 """Pattern of the end in an answer: `for 90 minutes`, `until 18:00`, `until friday noon`, `until tomorrow`, `not named`."""
 _UNIT = r"(minute|min|m|hour|hr|h|day|d|week|w)s?\b"
 _MINUTES = {"m": 1.0, "h": 60.0, "d": 1440.0, "w": 10_080.0}

@@ -17,7 +17,7 @@ from hmas.controller.scheduling.policies.registry import COMMON_PARAMETERS, POLI
 HINTS_MOST = 4
 REASON_CHARS = 120
 """Most characters of the reason. xgrammar, which guides vLLM, fails on a pattern that repeats more than 128 times."""
-NUMBER = r"^-?[0-9]{1,6}(\.[0-9]{1,4})?$"
+NUMBER = r"^(-?[0-9]{1,6}|-?[0-9]{1,6}[.][0-9]{1,4})$"
 """Pattern of a parameter's value, as text: a schema cannot limit a JSON number's length, and a model may add digits without end."""
 CONFIDENCES = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
 QUOTED = 120
