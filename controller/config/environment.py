@@ -22,6 +22,7 @@ OTHER_NAMES = frozenset(
         "HMAS_DATASETS_DIR",
         "HMAS_LISTEN_FDS",
         "HMAS_INSTANCE",
+        "HMAS_CLIENTS_NODE",
         "HMAS_PYTHON",
         "HMAS_SGLANG_PYTHON",
         "HMAS_SGLANG_MODEL",

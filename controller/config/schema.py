@@ -18,12 +18,13 @@ from hmas.controller.config.section import (
     Section,
     Share,
     SloConfig,
+    TenantConfig,
     Weights,
     doc,
 )
 from hmas.controller.routing.registry import DEFAULT_ROUTER
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
-from hmas.controller.scheduling.settings import BODY_BYTES_WAITING_MOST, SHIPPED
+from hmas.controller.scheduling.settings import SHIPPED
 from hmas.engines.registry import AUTO
 
 
@@ -96,47 +97,6 @@ class GatewayConfig(Section, frozen=True):
         int, doc("ended requests that `hmas explain` still knows, about 4 KB each; 0 keeps none", ge=0, le=1_000_000)
     ] = 10_000
     explain_s: Annotated[Seconds, doc("how long `hmas explain` knows a request after its end")] = 3600.0
-
-
-class TenantConfig(Section, frozen=True):
-    """One tenant: who holds its keys and what it may claim."""
-
-    key_sha256: Annotated[
-        list[Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]], doc("SHA-256 of each API key, as `hmas key new` prints it")
-    ] = []  # noqa: RUF012 - msgspec copies it
-    weight: Annotated[float, doc("share of the service while other tenants wait, relative to theirs", gt=0, le=1000)] = 1.0
-    min_ttft_ms: Annotated[float, doc("a declared TTFT target below this is raised to it", ge=1)] = 100.0
-    min_tpot_ms: Annotated[float, doc("a declared TPOT target below this is raised to it", ge=1)] = 5.0
-    tokens_per_minute: Annotated[
-        int,
-        doc(
-            "quota of prompt and output tokens, charged by prediction when a request comes and put right when it ends; "
-            "what passes it gets 429 with the time at which it fits; 0: none",
-            ge=0,
-            le=1_000_000_000,
-        ),
-    ] = 0
-    burst_tokens: Annotated[
-        int, doc("tokens of the quota that may be used at once after a pause; 0: a minute's worth", ge=0, le=1_000_000_000)
-    ] = 0
-    requests_per_minute: Annotated[int, doc("quota of requests, a minute's worth at once after a pause; 0: none", ge=0, le=10_000_000)] = 0
-    concurrency_share: Annotated[
-        float,
-        doc(
-            "greatest share of all instances' windows that its sequences may hold while others wait, one slot at least; "
-            "slots that nobody else wants are used; 1: no limit",
-            gt=0,
-            le=1,
-        ),
-    ] = 1.0
-    max_running: Annotated[
-        int, doc("most of its sequences in flight, whoever else waits; one request may always run; 0: no limit", ge=0, le=1_000_000)
-    ] = 0
-    max_queued: Annotated[int, doc("requests of it that may wait, more get 429; 0: no limit but that of the queue", ge=0, le=1_000_000)] = 0
-    max_body_bytes_waiting: Annotated[
-        int, doc("bytes of the bodies of its requests that may wait, more get 429; one body always may; 0: no limit", ge=0, le=1 << 40)
-    ] = BODY_BYTES_WAITING_MOST
-    best_priority: Annotated[int, doc("a claimed priority below (better than) this is raised to it", ge=-100, le=100)] = 0
 
 
 class EngineConfig(Section, frozen=True):

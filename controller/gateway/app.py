@@ -11,17 +11,18 @@ from typing import Any
 import msgspec
 
 from hmas.controller.bus.base import Bus
-from hmas.controller.config.derived import instance_spec, overrides_dir, routers, running_agents, scheduler_settings
+from hmas.controller.config.derived import overrides_dir, running_agents
 from hmas.controller.config.reload import differences, taken
 from hmas.controller.config.schema import Config, EngineConfig
 from hmas.controller.control.agent_liveness import AgentLiveness
 from hmas.controller.core.types import OutcomeKind
 from hmas.controller.gateway.control_loop.agent_watch import AgentWatch
-from hmas.controller.gateway.control_loop.apply import Control, tenant_limits
+from hmas.controller.gateway.control_loop.apply import Control
 from hmas.controller.gateway.control_loop.override_watcher import OverrideWatch
 from hmas.controller.gateway.control_loop.subscriber import AgentSubscriber
 from hmas.controller.gateway.errors import ApiError
 from hmas.controller.gateway.instances.monitor import Fleet
+from hmas.controller.gateway.make_scheduler import make_scheduler
 from hmas.controller.gateway.requests.active_request import Ending
 from hmas.controller.gateway.requests.apis.kept_responses import KeptResponses
 from hmas.controller.gateway.requests.auth import Authenticator
@@ -39,7 +40,6 @@ from hmas.controller.observability.metrics import Metrics
 from hmas.controller.observability.observer import Observer, Observers
 from hmas.controller.observability.request_trace import RequestTraces
 from hmas.controller.observability.tenant_figures import TenantFigures, tenant_figures
-from hmas.controller.routing.registry import make_router
 from hmas.controller.runtime.clock import Clock
 from hmas.controller.scheduling.default_estimates import History
 from hmas.controller.scheduling.scheduler import Scheduler
@@ -383,23 +383,3 @@ class Gateway:
         return self.metrics.exposition(
             snapshot, passing=passing, held_s=self.scheduler.held_while_idle_s, bus_connected=health.connected, bus_dropped=health.dropped
         )
-
-
-def make_scheduler(config: Config, kind: Callable[..., Scheduler] = Scheduler) -> Scheduler:
-    """The scheduler that a configuration describes; `kind` creates it, and may create a subclass.
-
-    Raises:
-        HmasError: The policy, the router or the engine names are invalid.
-    """
-    found = routers(config)
-    scheduler = kind(
-        settings=scheduler_settings(config),
-        instances=[instance_spec(engine) for engine in config.engines],
-        router=make_router(found.pop("*")),
-        policy=config.scheduler.policy,
-        parameters=config.scheduler.parameters,
-        tenants=tenant_limits(config),
-    )
-    for model, router in found.items():
-        scheduler.set_router(model, make_router(router))
-    return scheduler

@@ -37,7 +37,7 @@ async def test_the_status_page(tmp_path: Path):
     assert status["agents"]["meta"]["age_s"] is None
     states = {name: agent["state"] for name, agent in status["agents"].items() if name != "enabled"}
     assert states == {"perception": "ok", "prediction": "ok", "qos": "starting", "meta": "starting", "statera": "starting"}
-    assert status["config"] == {"engines": 2, "tenants": 0, "no_auth": True, "advice": []}
+    assert status["config"] == {"preset": "default", "engines": 2, "tenants": 0, "no_auth": True, "advice": []}
     assert status["bus"]["connected"]
     assert status["counts"]["arrived"] == status["counts"]["ended"]["completed"] == 1
     assert status["counts"]["conserved"]

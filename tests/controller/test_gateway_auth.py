@@ -7,7 +7,7 @@ import orjson
 import pytest
 from gateway_kit import TWO_TENANTS, chat, gateway_config, key_hash, running
 
-from hmas.controller.config.schema import TenantConfig
+from hmas.controller.config.section import TenantConfig
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.gateway.errors import ApiError
 from hmas.controller.gateway.requests.auth import MAX_ANONYMOUS_TENANTS, Authenticator

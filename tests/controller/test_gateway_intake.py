@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hmas.controller.config.schema import TenantConfig
+from hmas.controller.config.section import TenantConfig
 from hmas.controller.core.prompt_texts import EXCERPT_HEAD, EXCERPT_TAIL, HISTORY_CHARS
 from hmas.controller.core.request_body import CHAT, COMPLETIONS, TOKENS_PER_IMAGE
 from hmas.controller.gateway.errors import ApiError

@@ -10,7 +10,8 @@ from gateway_kit import FAST, Rig, chat, key_hash, running
 
 from hmas.cli.explain import page as trace_page
 from hmas.cli.status import page
-from hmas.controller.config.schema import SchedulerConfig, TenantConfig
+from hmas.controller.config.schema import SchedulerConfig
+from hmas.controller.config.section import TenantConfig
 
 SLOTS, STEP_MS, TOKENS = 8, 40.0, 25
 ENGINE = msgspec.structs.replace(FAST, step_ms=STEP_MS, max_num_seqs=SLOTS)

@@ -9,7 +9,8 @@ import orjson
 import pytest
 from gateway_kit import FAST, MODEL, Rig, eventually, key_hash, running
 
-from hmas.controller.config.schema import SchedulerConfig, TenantConfig
+from hmas.controller.config.schema import SchedulerConfig
+from hmas.controller.config.section import TenantConfig
 from hmas.controller.gateway.requests.response_headers import ratelimit_headers
 from hmas.controller.scheduling.admission.quotas import RateState
 

@@ -8,7 +8,8 @@ from gateway_kit import chat, eventually, key_hash, most_held, running
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hmas.controller.config.schema import SchedulerConfig, TenantConfig
+from hmas.controller.config.schema import SchedulerConfig
+from hmas.controller.config.section import TenantConfig
 from hmas.controller.core.messages import Completion
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing.registry import make_router

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from gateway_kit import Answer, Rig, chat, eventually, key_hash, running
 
-from hmas.controller.config.schema import SchedulerConfig, TenantConfig
+from hmas.controller.config.schema import SchedulerConfig
+from hmas.controller.config.section import TenantConfig
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.admission.quotas import NO_LIMITS, TenantLimits

@@ -5,7 +5,8 @@ import hashlib
 import threading
 
 from hmas.controller.bus.memory_bus import MemoryBus
-from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig, GatewayConfig, TenantConfig
+from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig, GatewayConfig
+from hmas.controller.config.section import TenantConfig
 from hmas.controller.gateway.process import serve
 from hmas.controller.runtime.clock import SystemClock
 from hmas.engines.sim.model import EngineModel

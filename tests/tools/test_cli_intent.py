@@ -10,7 +10,7 @@ from installation_kit import TOKEN, Installation
 
 from hmas.cli.main import main
 from hmas.controller.admin.client import AdminClient
-from hmas.controller.config.schema import TenantConfig
+from hmas.controller.config.section import TenantConfig
 
 WORDS = "release day: team-a's chat comes first for two hours, batch may wait and gets half its tokens a minute"
 CHANGES = [

@@ -20,6 +20,8 @@ from hmas.controller.core.messages import CandidateOutlook
 
 SURE = 2.0
 """Standard errors that a gain must exceed."""
+SURE_OF_SHIPPED = 1.5
+"""The same of what is shipped, which many other loads speak for."""
 HOME = MARGIN / 4
 """Share of requests by which what runs must be ahead of the configured candidate in order to stay."""
 
@@ -174,7 +176,8 @@ class TwinSelector:
         if self._twin.silence:
             # Without a comparison with what happened, the replay's error is unknown.
             margin = abs(check.bias) if check is not None else inf
-        return gain.error < 1.0 and gain.share > 0.0 and gain.share >= max(margin, SURE * gain.error)
+        sure = SURE_OF_SHIPPED if is_shipped(candidate) else SURE
+        return gain.error < 1.0 and gain.share > 0.0 and gain.share >= max(margin, sure * gain.error)
 
 
 def _share(weighed: Weighed) -> float:

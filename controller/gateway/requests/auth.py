@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hmas.controller.config.schema import TenantConfig
+from hmas.controller.config.section import TenantConfig
 from hmas.controller.gateway.errors import ApiError, bad_field
 
 FAIRNESS_HEADERS = ("x-gateway-inference-fairness-id", "x-llm-d-inference-fairness-id")

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hmas.controller.config.schema import TenantConfig
+from hmas.controller.config.section import TenantConfig
 from hmas.controller.core.errors import BodyError
 from hmas.controller.gateway.errors import ApiError, bad_field
 

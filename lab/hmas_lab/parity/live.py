@@ -12,7 +12,8 @@ import orjson
 from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.control.overrides import Override
 from hmas.controller.core.errors import SchedulingError
-from hmas.controller.gateway.app import Gateway, make_scheduler
+from hmas.controller.gateway.app import Gateway
+from hmas.controller.gateway.make_scheduler import make_scheduler
 from hmas.controller.gateway.process import Started, serve
 from hmas.engines.base import Knobs
 from hmas.engines.sim.model import EngineModel

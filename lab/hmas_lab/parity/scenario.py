@@ -7,7 +7,8 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig, GatewayConfig, SchedulerConfig, TenantConfig
+from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig, GatewayConfig, SchedulerConfig
+from hmas.controller.config.section import TenantConfig
 from hmas.controller.core.types import Slo
 from hmas.engines.base import SNAPSHOT_EVERY_S
 from hmas.engines.sim.profile import Profile

@@ -6,7 +6,7 @@ from functools import partial
 from hmas.controller.config.section import SloConfig
 from hmas.controller.core.request_body import COMPLETIONS, read_call
 from hmas.controller.core.types import Controls, Request
-from hmas.controller.gateway.app import make_scheduler
+from hmas.controller.gateway.make_scheduler import make_scheduler
 from hmas.controller.scheduling.default_estimates import History
 from hmas.controller.scheduling.refusals import completion_of
 from hmas.controller.scheduling.scheduler import Scheduler
