@@ -59,7 +59,7 @@ test: $(VENV)/.dev  ## every test of the product that needs no real engine, with
 test-mqtt: $(VENV)/.dev  ## the MQTT side with a real mosquitto, which must be installed (Debian: mosquitto)
 	$(BIN)/pytest -m mqtt -rs tests/controller
 
-test-long: $(VENV)/.dev  ## the tests that kill processes of the whole product, or train
+test-long: $(VENV)/.dev  ## the tests that kill processes of the whole product, train, or take long
 	$(BIN)/pytest $(PARALLEL) -m "long" tests
 
 test-lab: $(VENV)/.dev  ## the tests of the experiments in lab/

@@ -10,7 +10,7 @@ from hmas.planning.fleet import read_fleet
 from hmas.planning.running import run_case
 from hmas.planning.steering import AgentSteering
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(300)]
 OVERLOAD = "poisson:rate=12,duration=65"
 """1.3 times what one A100 with Qwen3-8B serves in time."""
 WITHIN_S = 60.5

@@ -93,10 +93,13 @@ NONSENSE = {
     "500": lambda handler, _: raw(handler, b"", status=500),
 }
 
+LONG = {"always mlfq", "always sjf", "always fcfs", "widest parameters", "no guard"}
+"""They ask the same of meta as others do, and are left to `make test-long`."""
+
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("name", NONSENSE)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name in LONG)) for name in NONSENSE])
 def test_nonsense_costs_nothing(name):
     with chat_server(NONSENSE[name]) as chat:
         done = run({"meta_selector": "llm", "meta_llm_url": chat.url})

@@ -79,6 +79,7 @@ async def test_without_a_broker_the_pages_say_nothing_of_it(tmp_path: Path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(240)
 async def test_a_broker_that_is_gone_for_a_minute(tmp_path: Path, broker: Broker):
     async with broker.client(**lasting()):

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from test_cli_up import Up, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(180)]
 ASKED = (
     "Translate the following sentence to French: the bridge over the river was closed for repairs number {}.",
     "Write a Python function that returns the {}th prime number, with tests.",
