@@ -108,3 +108,12 @@ def test_a_burst_into_an_empty_engine_does_not_hide_a_flood():
 def test_nothing_is_kept_free_where_requests_end_all_the_time():
     watch = watched(5.0)
     assert watch.reserve == NOTHING_KEPT
+
+
+def test_a_flood_of_yesterday_is_forgotten():
+    watch = watched(0.5)
+    day_s = 60.0 + 86_400.0
+    for number, tenant in enumerate("ab"):
+        watch.asks(entry(9000 + number, tenant, day_s), day_s)
+        watch.look(2, day_s + 0.2 * number, kept=frozenset().__contains__)
+    assert (watch.flooding, watch.reserve) == (set(), NOTHING_KEPT)

@@ -179,7 +179,10 @@ class FloodWatch:
         if self._served.age_s(now_s) >= SERVED_MEMORY_S:
             self._served_most = max(fades * self._served_most, self._served.per_s(now_s))
         served = self.served_per_s = self._served_most or self._sent_most
-        knows = self._sent.age_s(now_s) >= KNOWN_S
+        knows = served > 0.0 and self._sent.age_s(now_s) >= KNOWN_S
+        if not knows:
+            # After hours without a request nothing is left of what was known.
+            self.flooding.clear()
         asking = {name: one.asked.per_s(now_s) for name, one in self.demands.items()}
         self.active = {name: asked for name, asked in asking.items() if asked > _LEAST_SHARE * served or kept(name)}
         weights = sum(self.demands[name].weight for name in self.active)
