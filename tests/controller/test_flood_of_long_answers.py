@@ -117,3 +117,18 @@ def test_a_flood_of_yesterday_is_forgotten():
         watch.asks(entry(9000 + number, tenant, day_s), day_s)
         watch.look(2, day_s + 0.2 * number, kept=frozenset().__contains__)
     assert (watch.flooding, watch.reserve) == (set(), NOTHING_KEPT)
+
+
+def test_two_tenants_that_come_back_after_a_pause_do_not_flood():
+    watch = watched(0.5)
+    watch.flooding.clear()
+    for step in range(40):
+        now_s = 660.0 + 0.1 * step
+        for tenant in "ab":
+            one = entry(9000 + step, tenant, now_s)
+            watch.asks(one, now_s)
+            watch.sent(one, now_s)
+            if step > 5:
+                watch.ended(100, 100, now_s)
+        watch.look(4, now_s, kept=frozenset().__contains__)
+        assert watch.flooding == set(), step

@@ -45,7 +45,7 @@ def service_of(prompt_tokens: int, output_tokens: float) -> float:
 class Rate:
     """An amount per second over the last seconds, in which older amounts count exponentially less.
 
-    `since_first`: the time before the first amount does not count.
+    `since_first`: the time before the first amount does not count; after a pause of a time constant, the next amount is the first.
     """
 
     __slots__ = ("_at_s", "_first_s", "_memory_s", "_since_first", "_sum")
@@ -59,6 +59,8 @@ class Rate:
 
     def add(self, amount: float, now_s: float) -> None:
         """Adds an amount."""
+        if self._paused(now_s):
+            self._sum, self._first_s = 0.0, now_s
         self._sum = self._sum * math.exp(min(0.0, self._at_s - now_s) / self._memory_s) + amount if self._sum else amount
         self._at_s = now_s
         self._first_s = min(self._first_s, now_s)
@@ -73,8 +75,11 @@ class Rate:
         return self._sum * math.exp(min(0.0, self._at_s - now_s) / self._memory_s) / (self._memory_s * counted)
 
     def age_s(self, now_s: float) -> float:
-        """Seconds since the first amount, below 0 before it."""
-        return now_s - self._first_s
+        """Seconds since the first amount, below 0 before it and in a pause."""
+        return -math.inf if self._paused(now_s) else now_s - self._first_s
+
+    def _paused(self, now_s: float) -> bool:
+        return self._since_first and now_s - self._at_s > self._memory_s
 
 
 class Demand:
@@ -176,9 +181,10 @@ class FloodWatch:
         fades = math.exp(min(0.0, self._looked_s - now_s) / LATELY_S)
         self._looked_s = now_s
         self._sent_most = max(fades * self._sent_most, self._sent.per_s(now_s))
-        if self._served.age_s(now_s) >= SERVED_MEMORY_S:
-            self._served_most = max(fades * self._served_most, self._served.per_s(now_s))
-        served = self.served_per_s = self._served_most or self._sent_most
+        self._served_most *= fades
+        if known := self._served.age_s(now_s) >= SERVED_MEMORY_S:
+            self._served_most = max(self._served_most, self._served.per_s(now_s))
+        served = self.served_per_s = self._served_most if known else self._sent_most
         knows = served > 0.0 and self._sent.age_s(now_s) >= KNOWN_S
         if not knows:
             # After hours without a request nothing is left of what was known.
