@@ -115,7 +115,7 @@ class DispatchPlanner:
         self, source: QueuePolicy, group: ModelQueue, now_s: float, *, late: bool, owed: bool = False
     ) -> tuple[bool, PlannedDispatch | None]:
         """Whether there was any entry to consider, and the dispatch that was found. `owed`: only the first entry is considered."""
-        kept_out = [] if any(self._takes_flood(instance, group) for instance in group.instances.open) else list(group.flooding)
+        kept_out = self._kept_out(group)
         for tenant in kept_out:
             source.close_tenant(tenant, now_s)
         looked, found = self._walk(source, group, now_s, late=late, owed=owed)
@@ -156,8 +156,14 @@ class DispatchPlanner:
             source.undo_pop(held_back, now_s)
         return bool(passed) or found is not None, found
 
+    def _kept_out(self, group: ModelQueue) -> Sequence[str]:
+        """Tenants that flood, if no instance has room for more of them."""
+        if not group.reserve.share or any(self._takes_flood(instance, group) for instance in group.instances.open):
+            return ()
+        return tuple(group.flooding)
+
     def _takes_flood(self, instance: Instance, group: ModelQueue) -> bool:
-        return not group.reserve.share or self._flood_reserve.spares(instance, group.flooding, group.reserve)
+        return self._flood_reserve.spares(instance, group.flooding, group.reserve)
 
     def _place(
         self, entry: QueueEntry, tokens: int, group: ModelQueue, kept_free: set[str], now_s: float, *, late: bool, owed: bool
@@ -170,7 +176,7 @@ class DispatchPlanner:
         # Usually no instance is excluded, and with hundreds of instances the check of each is the cost of a dispatch.
         candidates: Sequence[Instance] = group.instances.open
         sequences = entry.request.sequences
-        floods = entry.request.tenant in group.flooding
+        floods = group.reserve.share > 0.0 and entry.request.tenant in group.flooding
         if late or entry.tried or kept_free or sequences > 1 or floods:
             candidates = [
                 instance

@@ -336,8 +336,7 @@ def test_a_flood_takes_little_of_the_room_of_others_and_is_not_protected_from_th
         return QueueEntry(request=request, estimates=estimates, seq=prompt)
 
     def admits(prompt, tenant, flooding):
-        now_s = 0.001 * len(flooding)
-        return guard.admits(entry(tenant, prompt), instance, now_s, late=False, spares_work=True, flooding=flooding)
+        return guard.admits(entry(tenant, prompt), instance, 0.0, late=False, spares_work=True, flooding=flooding)
 
     # The room of this request is (40 - 20) * 49 = 980 ms, and a token of a prompt takes 0.2 ms.
     instance.start(entry("t", 1000), 1050, "fcfs", 0.0)

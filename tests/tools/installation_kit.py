@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import threading
 
+from hmas.cli.main import main
 from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig, GatewayConfig
 from hmas.controller.config.section import TenantConfig
@@ -14,6 +15,21 @@ from hmas.engines.sim.profile import load_profile
 from hmas.engines.sim.server import create_app, start
 
 TOKEN = "hmas-test-token"
+
+
+def commands(installation, capsys, monkeypatch):
+    """For a fixture: runs commands against an installation, which holds nothing before and after."""
+    monkeypatch.setenv("HMAS_ADMIN_URL", installation.admin)
+    monkeypatch.setenv("HMAS_ADMIN_TOKEN", TOKEN)
+
+    def run(*arguments):
+        code = main(list(arguments))
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    run("override", "clear", "--all")
+    yield run
+    run("override", "clear", "--all")
 
 
 class Installation:

@@ -6,9 +6,8 @@ import time
 
 import pytest
 from chat_kit import chat_server, closed_port, raw, says
-from installation_kit import TOKEN, Installation
+from installation_kit import TOKEN, Installation, commands
 
-from hmas.cli.main import main
 from hmas.controller.admin.client import AdminClient
 from hmas.controller.config.section import TenantConfig
 
@@ -30,18 +29,7 @@ def installation(tmp_path_factory):
 
 @pytest.fixture
 def hmas(installation, capsys, monkeypatch):
-    """Runs a command against the installation, which holds nothing before and after."""
-    monkeypatch.setenv("HMAS_ADMIN_URL", installation.admin)
-    monkeypatch.setenv("HMAS_ADMIN_TOKEN", TOKEN)
-
-    def run(*arguments):
-        code = main(list(arguments))
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    run("override", "clear", "--all")
-    yield run
-    run("override", "clear", "--all")
+    yield from commands(installation, capsys, monkeypatch)
 
 
 def held(hmas) -> list[dict]:

@@ -4,9 +4,8 @@ import json
 import time
 
 import pytest
-from installation_kit import TOKEN, Installation
+from installation_kit import Installation, commands
 
-from hmas.cli.main import main
 from hmas.controller.scheduling.policies import registry as pool
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY, POLICIES
 
@@ -19,18 +18,7 @@ def installation(tmp_path_factory):
 
 @pytest.fixture
 def hmas(installation, capsys, monkeypatch):
-    """Runs a command against the installation, which holds nothing before and after."""
-    monkeypatch.setenv("HMAS_ADMIN_URL", installation.admin)
-    monkeypatch.setenv("HMAS_ADMIN_TOKEN", TOKEN)
-
-    def run(*arguments):
-        code = main(list(arguments))
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    run("override", "clear", "--all")
-    yield run
-    run("override", "clear", "--all")
+    yield from commands(installation, capsys, monkeypatch)
 
 
 def of(result):

@@ -19,17 +19,17 @@ class FloodReserve:
     __slots__ = ("_held",)
 
     def __init__(self) -> None:
-        self._held: dict[str, tuple[int, int, int]] = {}
+        self._held: dict[str, tuple[int, Collection[str], int, int]] = {}
 
     def spares(self, instance: Instance, flooding: Collection[str], reserve: Reserve) -> bool:
-        """Whether the instance may take one more request of a flood. O(in flight), once per state of the instance."""
+        """Whether the instance may take one more request of a flood. O(in flight), once per state of the instance and model."""
         held = self._held.get(instance.name)
-        if held is None or held[0] != instance.version:
+        if held is None or held[0] != instance.version or held[1] is not flooding:
             runs = [run for run in instance.running.values() if run.entry.request.tenant in flooding]
             sequences = sum(run.entry.request.sequences for run in runs)
             kv_bytes = sum(instance.fence.booked_bytes(run.entry.request.id) for run in runs)
-            held = self._held[instance.name] = (instance.version, sequences, kv_bytes)
-        _, sequences, kv_bytes = held
+            held = self._held[instance.name] = (instance.version, flooding, sequences, kv_bytes)
+        _, _, sequences, kv_bytes = held
         if not sequences:
             return True
         left = 1.0 - reserve.share

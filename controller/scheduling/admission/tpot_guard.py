@@ -41,7 +41,7 @@ class TpotGuard:
 
     def __init__(self, share: float) -> None:
         self.share = share
-        self._least: dict[str, tuple[float, int, float, float]] = {}
+        self._least: dict[str, tuple[float, int, Collection[str], float, float]] = {}
         self._denied: dict[str, tuple[float, float]] = {}
 
     def admits(
@@ -93,11 +93,11 @@ class TpotGuard:
     def _least_rooms_ms(self, instance: Instance, now_s: float, flooding: Collection[str]) -> tuple[float, float]:
         """Smallest room of the requests in flight that have any, without those whose tenants flood; and what is open to such a tenant.
 
-        O(in flight), once per state of the instance.
+        O(in flight), once per state of the instance and model.
         """
         cached = self._least.get(instance.name)
-        if cached is not None and cached[0] == now_s and cached[1] == instance.version:
-            return cached[2], cached[3]
+        if cached is not None and cached[0] == now_s and cached[1] == instance.version and cached[2] is flooding:
+            return cached[3], cached[4]
         instance.refresh(now_s)
         token_ms, pending_ms = instance.pace.token_ms, instance.pending_prefill_ms(now_s)
         least = flood_least = float("inf")
@@ -124,5 +124,5 @@ class TpotGuard:
             elif room_ms < least:
                 least = room_ms
         open_ms = min(flood_least, _FLOOD_SHARE * least) if flooding else least
-        self._least[instance.name] = (now_s, instance.version, least, open_ms)
+        self._least[instance.name] = (now_s, instance.version, flooding, least, open_ms)
         return least, open_ms

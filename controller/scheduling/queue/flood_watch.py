@@ -42,6 +42,11 @@ def service_of(prompt_tokens: int, output_tokens: float) -> float:
     return max(1.0, prompt_tokens + OUTPUT_WEIGHT * output_tokens)
 
 
+def _left(since_s: float, now_s: float, memory_s: float) -> float:
+    """What is left of 1 after a while."""
+    return math.exp(min(0.0, since_s - now_s) / memory_s)
+
+
 class Rate:
     """An amount per second over the last seconds, in which older amounts count exponentially less.
 
@@ -61,7 +66,7 @@ class Rate:
         """Adds an amount."""
         if self._paused(now_s):
             self._sum, self._first_s = 0.0, now_s
-        self._sum = self._sum * math.exp(min(0.0, self._at_s - now_s) / self._memory_s) + amount if self._sum else amount
+        self._sum = self._sum * _left(self._at_s, now_s, self._memory_s) + amount
         self._at_s = now_s
         self._first_s = min(self._first_s, now_s)
 
@@ -72,7 +77,7 @@ class Rate:
         counted = 1.0
         if self._since_first:
             counted -= math.exp(-max(KNOWN_S, now_s - self._first_s) / self._memory_s)
-        return self._sum * math.exp(min(0.0, self._at_s - now_s) / self._memory_s) / (self._memory_s * counted)
+        return self._sum * _left(self._at_s, now_s, self._memory_s) / (self._memory_s * counted)
 
     def age_s(self, now_s: float) -> float:
         """Seconds since the first amount, below 0 before it and in a pause."""
@@ -178,7 +183,7 @@ class FloodWatch:
         """
         if len(self.demands) < 2 or now_s - self._looked_s < _LOOK_S:
             return False
-        fades = math.exp(min(0.0, self._looked_s - now_s) / LATELY_S)
+        fades = _left(self._looked_s, now_s, LATELY_S)
         self._looked_s = now_s
         self._sent_most = max(fades * self._sent_most, self._sent.per_s(now_s))
         self._served_most *= fades
