@@ -51,7 +51,7 @@ class DispatchPlanner:
     Entries that are held back are passed, up to a bounded number. An entry that was passed too often gets an instance kept free: the one
     with the most free KV cache takes no other request until it can hold that entry. Its free KV cache only grows meanwhile, so the entry is
     dispatched in the end. A request whose tenant floods does not pass one of another tenant that waits for room: each small request that
-    it sends ahead takes the room that a larger one waits for.
+    it sends ahead takes the room that a larger one waits for. Nor does it pass a full fence.
 
     Demoted requests are considered only if no other request that may be dispatched waits in their group, and then fill an instance only up
     to a share (see `Instance.late_window`); or if their tenant has got less of the service than its weight gives it, and has no request in
@@ -205,7 +205,7 @@ class DispatchPlanner:
                     chosen.refresh(now_s)
                 reason = FENCE
                 fits = not self.fenced or chosen.fence_admits(entry.request, tokens)
-                if fits or (self._overcommits and may_pass_fence(entry, tokens, chosen, now_s, spares_work=spares_work)):
+                if fits or (self._overcommits and not floods and may_pass_fence(entry, tokens, chosen, now_s, spares_work=spares_work)):
                     if self.guard.admits(entry, chosen, now_s, late=late, spares_work=spares_work, flooding=group.flooding):
                         return choice if fits else replace(choice, reason=f"{choice.reason}; {PAST_FENCE}")
                     if not late:

@@ -6,14 +6,15 @@ held back for `HELD_MOST_S` at most, and for `WINDOW_HELD_MOST_S` if only an age
 collect, too few to slow down the requests in flight when they are dispatched together.
 
 The TPOT guard is no forecast: it decides by the pace that it measures, and gives way by itself once it has held all requests back for 3 s.
-In simulation, requests that were dispatched against it cost 3 to 7 points of all that were served in time past capacity.
+In simulation, requests that were dispatched against it cost 3 to 7 points of all that were served in time past capacity. Nor is room a
+forecast that is kept from a flood: other tenants have asked for it.
 """
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from hmas.controller.scheduling.admission.quotas import Tenancy
-from hmas.controller.scheduling.dispatch import GUARD, PATIENCE
+from hmas.controller.scheduling.dispatch import GUARD, PATIENCE, RESERVED
 from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.room import has_cache_for, is_half_empty, shows_room
 from hmas.controller.scheduling.queue.model_queue import WINDOW, ModelQueue, QueuedRequest
@@ -81,7 +82,7 @@ def _may_take(instance: Instance) -> bool:
 
 
 def _most_s(group: ModelQueue) -> float:
-    if group.blocked == GUARD:
+    if group.blocked in {GUARD, RESERVED}:
         return float("inf")
     return (WINDOW_HELD_MOST_S if group.blocked == WINDOW else HELD_MOST_S) - _EARLY_S
 

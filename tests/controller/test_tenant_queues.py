@@ -243,6 +243,11 @@ def test_what_is_taken_back_is_not_charged():
     assert sorted(known(queues.pop(0.0)).seq for _ in range(4)) == [0, 1, 2, 3]
 
 
+def nothing(_now_s: float) -> float:
+    """Engines that have served nothing yet."""
+    return 0.0
+
+
 def test_the_accounts_are_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tenant_queues, "TENANTS_KEPT", 50)
     monkeypatch.setattr(tenant_accounts, "TENANTS_KEPT", 50)
@@ -252,7 +257,7 @@ def test_the_accounts_are_bounded(monkeypatch: pytest.MonkeyPatch):
     def come(number: int, name: str, weight: float) -> None:
         one = entry(number, name, weight=weight)
         accounts.asks(one, 0.2 * number)
-        accounts.look(1, 0.2 * number)
+        accounts.look(1, 0.2 * number, nothing)
         queues.push(one, 0.2 * number)
 
     for number in range(500):
@@ -272,7 +277,7 @@ def test_tenants_that_do_not_flood_are_ordered_by_the_policy_together():
     for number in range(300):
         one = entry(number, "abc"[number % 3], output=float(1 + number * 37 % 200), at_s=0.1 * number)
         accounts.asks(one, 0.1 * number)
-        accounts.look(1, 0.1 * number)
+        accounts.look(1, 0.1 * number, nothing)
         for queue in (plain, shared):
             queue.push(one, 0.1 * number)
         if number > 20:
@@ -293,7 +298,7 @@ def test_a_tenant_that_floods_is_ordered_by_itself_until_it_asks_for_less_than_i
                 number += 1
                 one = entry(number, name, at_s=now_s)
                 accounts.asks(one, now_s)
-                accounts.look(1, now_s)
+                accounts.look(1, now_s, nothing)
                 queues.push(one, now_s)
             for _ in range(2):
                 if (popped := queues.pop(now_s)) is not None:

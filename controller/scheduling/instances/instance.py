@@ -65,6 +65,7 @@ class Instance:
         "_fresh_version",
         "_on_time_s",
         "_prefill_until_s",
+        "_prompt_tokens",
         "_reading",
         "_sampled",
         "_seq_s",
@@ -126,7 +127,7 @@ class Instance:
         self.lead = FirstTokenOverhead(confidence, spec.first_token_overhead_ms) if confidence > 0.0 else None
         self.source: TokenSource | None = None
         self.version = 0
-        self._decoding = self._decoded = self._first_tokens = self._sampled = 0
+        self._decoding = self._decoded = self._first_tokens = self._sampled = self._prompt_tokens = 0
         self._seq_s = self._since_s = 0.0
         self._reading = False
         self._fresh_s = float("-inf")
@@ -306,6 +307,7 @@ class Instance:
         if run.first_s is None:
             run.first_s = now_s
             self.prefill_tokens -= request.prompt_tokens
+            self._prompt_tokens += request.prompt_tokens
             self._prefilled(run, now_s)
             self._tally(now_s)
             self._decoding += request.sequences
@@ -339,6 +341,11 @@ class Instance:
             self.pace.decoded(1000.0 * self._seq_s / tokens, quiet=not self._reading)
             self._reading = bool(self._awaiting)
             self._sampled, self._seq_s = decoded, 0.0
+
+    def produced(self, now_s: float) -> tuple[int, int]:
+        """Prompt tokens computed and output tokens produced since the start, as far as they were reported."""
+        outputs = self._decoded + self._first_tokens if self.source is None else self.source.generated(now_s)
+        return self._prompt_tokens, outputs
 
     def _tally(self, now_s: float) -> None:
         self._seq_s += self._decoding * (now_s - self._since_s)

@@ -1,6 +1,7 @@
 """Which tenants flood, by what they ask for and what the engines serve, and what is to be left free for the others meanwhile."""
 
 import math
+from collections import deque
 from collections.abc import Callable
 
 import msgspec
@@ -11,13 +12,21 @@ from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 TENANTS_KEPT = 1024
 """Number of tenants above which one that has no request waiting is forgotten when another comes."""
 FLOOD = 5.0
-"""A tenant floods if it asks for more than this many times its share, or for more than engines serve in all; and until it asks for less
-than its share. With a lower factor ordinary bursts count, and holding those to a share costs more requests their targets than it saves."""
+"""A tenant asks for too much if it asks for more than this many times its share, or for more than engines serve in all; and until it asks
+for less than its share. With a lower factor ordinary bursts count, and holding those to a share costs more requests their targets than it
+saves."""
+STILL = 0.5
+"""A tenant that asks for too much floods if it asks for more than its weight's part of all that is asked for, and until it asks for less
+than this times that part. Otherwise others flood, and what engines serve is too little for it as well."""
 MEMORY_S = 3.0
 """Time constant in seconds over which is counted what tenants ask for, and what is sent to engines."""
-SERVED_MEMORY_S = 15.0
-"""The same for what engines have served: answers of minutes end seldom, and many at a time. So long after the first end it replaces what
-was sent, which says too much: an empty engine takes at once what it then serves for minutes."""
+COUNTED_LEAST = 8
+"""Requests over which is counted what a tenant asks for, if so many take longer: of a few a minute, two that come together are no flood."""
+SERVED_MEMORY_S = 8.0
+"""The same for what engines serve. `MEMORY_S` after its beginning it replaces what was sent, which says too much: an empty engine takes at
+once what it then serves for minutes."""
+ENDS_MEMORY_S = 15.0
+"""The same for how many requests end."""
 LATELY_S = 60.0
 """The same for what a tenant is kept room for, and for the most that engines have served: after a pause the first burst shows little."""
 KNOWN_S = 1.0
@@ -90,10 +99,11 @@ class Rate:
 class Demand:
     """What a tenant asks for: now, in the last minute, its weight as of its newest request, and about its strictest targets in ms."""
 
-    __slots__ = ("asked", "lately", "tpot_ms", "ttft_ms", "weight")
+    __slots__ = ("_asked", "_newest", "lately", "tpot_ms", "ttft_ms", "weight")
 
     def __init__(self) -> None:
-        self.asked = Rate(MEMORY_S)
+        self._asked = Rate(MEMORY_S)
+        self._newest: deque[tuple[float, float]] = deque(maxlen=COUNTED_LEAST)
         self.lately = Rate(LATELY_S, since_first=True)
         self.weight = 1.0
         self.ttft_ms = self.tpot_ms = math.inf
@@ -102,10 +112,19 @@ class Demand:
         """Adds a request."""
         self.weight = max(LEAST_WEIGHT, entry.weight)
         service = service_of(entry.request.prompt_tokens, entry.estimates.output_tokens)
-        self.asked.add(service, now_s)
+        self._asked.add(service, now_s)
+        self._newest.append((now_s, service))
         self.lately.add(service, now_s)
         slo = entry.estimates.slo
         self.ttft_ms, self.tpot_ms = _strictest(self.ttft_ms, slo.ttft_ms), _strictest(self.tpot_ms, slo.tpot_ms)
+
+    def asked_per_s(self, now_s: float) -> float:
+        """The service that it asks for per second now: over `MEMORY_S`, or over its last `COUNTED_LEAST` requests if those took longer."""
+        newest = self._newest
+        over_s = now_s - newest[0][0] if newest else 0.0
+        if len(newest) == COUNTED_LEAST and over_s <= MEMORY_S:
+            return self._asked.per_s(now_s)
+        return sum(service for _, service in newest) / max(MEMORY_S, over_s)
 
 
 def _strictest(before_ms: float, ms: float) -> float:
@@ -127,7 +146,8 @@ class FloodWatch:
 
     Attributes:
         demands: What each tenant asked for lately.
-        flooding: The tenants that flood.
+        greedy: The tenants that ask for too much.
+        flooding: Those of them that flood.
         reserve: What these leave to the others.
         served_per_s: The most service per second that engines gave lately.
         active: The tenants that ask for service, as of the last look.
@@ -136,6 +156,7 @@ class FloodWatch:
     __slots__ = (
         "_ends",
         "_looked_s",
+        "_produced",
         "_sent",
         "_sent_most",
         "_served",
@@ -143,6 +164,7 @@ class FloodWatch:
         "active",
         "demands",
         "flooding",
+        "greedy",
         "reserve",
         "served_per_s",
     )
@@ -150,6 +172,7 @@ class FloodWatch:
     def __init__(self) -> None:
         self.demands: dict[str, Demand] = {}
         self.flooding: set[str] = set()
+        self.greedy: set[str] = set()
         self.reserve = NOTHING_KEPT
         self.served_per_s = 0.0
         self.active: dict[str, float] = {}
@@ -157,7 +180,8 @@ class FloodWatch:
         self._sent_most = 0.0
         self._served = Rate(SERVED_MEMORY_S, since_first=True)
         self._served_most = 0.0
-        self._ends = Rate(SERVED_MEMORY_S, since_first=True)
+        self._produced = 0.0
+        self._ends = Rate(ENDS_MEMORY_S, since_first=True)
         self._looked_s = -math.inf
 
     def asks(self, entry: QueueEntry, now_s: float) -> None:
@@ -171,38 +195,52 @@ class FloodWatch:
         """Records a request that goes to an engine."""
         self._sent.add(service_of(entry.request.prompt_tokens, entry.estimates.output_tokens), now_s)
 
-    def ended(self, prompt_tokens: int, output_tokens: int, now_s: float) -> None:
+    def ended(self, now_s: float) -> None:
         """Records a request that engines have served."""
-        self._served.add(service_of(prompt_tokens, output_tokens), now_s)
         self._ends.add(1.0, now_s)
 
-    def look(self, waiting: int, now_s: float, *, kept: Callable[[str], bool]) -> bool:
+    def look(self, waiting: int, now_s: float, produced: Callable[[float], float], *, kept: Callable[[str], bool]) -> bool:
         """Decides which tenants flood, at most ten times a second; whether it did.
 
-        `waiting`: How many requests wait. `kept`: Whether a tenant counts as one that asks for service whatever it asks for.
+        Args:
+            waiting: How many requests wait.
+            now_s: The time.
+            produced: The service that engines have given since the start, as of a time.
+            kept: Whether a tenant counts as one that asks for service whatever it asks for.
         """
         if len(self.demands) < 2 or now_s - self._looked_s < _LOOK_S:
             return False
         fades = _left(self._looked_s, now_s, LATELY_S)
+        before, self._produced = self._produced, produced(now_s)
+        if self._produced > before and now_s - self._looked_s <= MEMORY_S:
+            # What was produced in a longer time did not come just now.
+            self._served.add(self._produced - before, now_s)
         self._looked_s = now_s
         self._sent_most = max(fades * self._sent_most, self._sent.per_s(now_s))
         self._served_most *= fades
-        if known := self._served.age_s(now_s) >= SERVED_MEMORY_S:
+        if known := self._served.age_s(now_s) >= MEMORY_S:
             self._served_most = max(self._served_most, self._served.per_s(now_s))
         served = self.served_per_s = self._served_most if known else self._sent_most
         knows = served > 0.0 and self._sent.age_s(now_s) >= KNOWN_S
         if not knows:
             # After hours without a request nothing is left of what was known.
             self.flooding.clear()
-        asking = {name: one.asked.per_s(now_s) for name, one in self.demands.items()}
+            self.greedy.clear()
+        asking = {name: one.asked_per_s(now_s) for name, one in self.demands.items()}
         self.active = {name: asked for name, asked in asking.items() if asked > _LEAST_SHARE * served or kept(name)}
         weights = sum(self.demands[name].weight for name in self.active)
+        asked_in_all = sum(self.active.values())
         for name, asked in self.active.items():
-            share = self.demands[name].weight / weights * served
+            part = self.demands[name].weight / weights
+            share, of_all = part * served, part * asked_in_all
             if asked > min(FLOOD * share, served) and len(self.active) > 1 and waiting and knows:
-                self.flooding.add(name)
+                self.greedy.add(name)
             elif asked < share:
+                self.greedy.discard(name)
+            if name not in self.greedy or asked < STILL * of_all:
                 self.flooding.discard(name)
+            elif asked > of_all:
+                self.flooding.add(name)
         self.reserve = self._reserve(now_s) if self.flooding else NOTHING_KEPT
         return True
 
@@ -222,4 +260,5 @@ class FloodWatch:
         """Forgets a tenant."""
         del self.demands[name]
         self.flooding.discard(name)
+        self.greedy.discard(name)
         self.active.pop(name, None)

@@ -11,7 +11,7 @@ from hmas.controller.scheduling.admission.quotas import Tenancy
 from hmas.controller.scheduling.instances.instance_group import InstanceGroup
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry, QueuePolicy
 from hmas.controller.scheduling.queue.drain_rate import GivenUp, QueuedWork
-from hmas.controller.scheduling.queue.flood_watch import Reserve
+from hmas.controller.scheduling.queue.flood_watch import Reserve, service_of
 from hmas.controller.scheduling.queue.tenant_accounts import TenantAccounts
 from hmas.controller.scheduling.queue.tenant_share import TenantShareLimiter, sharing, tenant_queues
 
@@ -134,7 +134,12 @@ class ModelQueue:
     def asks(self, entry: QueueEntry, now_s: float) -> None:
         """Records that a request comes, before it is pushed."""
         self._accounts.asks(entry, now_s)
-        self._accounts.look(len(self.members), now_s)
+        self._accounts.look(len(self.members), now_s, self._produced)
+
+    def _produced(self, now_s: float) -> float:
+        """The service that its instances have given since the start, to requests of any model. O(instances)."""
+        made = [instance.produced(now_s) for instance in self.instances.all]
+        return service_of(sum(prompts for prompts, _ in made), sum(outputs for _, outputs in made))
 
     def sends(self, entry: QueueEntry, now_s: float) -> None:
         """Records that a request of its goes to an instance."""
@@ -152,8 +157,8 @@ class ModelQueue:
 
     def finished(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
         """Corrects the accounts for a request that has ended with `output_tokens` output tokens, whichever queue it came from."""
-        self._accounts.watch.ended(entry.request.prompt_tokens, output_tokens, now_s)
-        self._accounts.look(len(self.members), now_s)
+        self._accounts.watch.ended(now_s)
+        self._accounts.look(len(self.members), now_s, self._produced)
         self.policy.on_finished(entry, output_tokens, now_s)
         if tenant_queues(self.policy) is None:  # else both have the same accounts
             self.late.on_finished(entry, output_tokens, now_s)

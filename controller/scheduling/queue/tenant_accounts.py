@@ -2,6 +2,7 @@
 
 import math
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -55,10 +56,11 @@ class _Charge(msgspec.Struct, gc=False):
 
 
 class TenantAccounts:
-    """Start-time fair queueing (Goyal, Vin and Cheng, 1996), as under `wfq`, among the tenants that flood and all others together.
+    """Start-time fair queueing (Goyal, Vin and Cheng, 1996), as under `wfq`, among the tenants that ask for too much (`FLOOD`) and
+    all others together.
 
-    As long as no tenant floods and all weights are equal, there is one account, `COMMON`, and the policy orders the requests of all
-    tenants. A tenant that floods gets an account, and so a queue, of its own. Where weights differ every tenant has one.
+    As long as no tenant does and all weights are equal, there is one account, `COMMON`, and the policy orders the requests of all
+    tenants. A tenant that does gets an account, and so a queue, of its own. Where weights differ every tenant has one.
 
     The account with the lowest tag goes next, and its tag grows by the service of its request over its weight: at its predicted length
     first, at its true length once it has ended. The weight of `COMMON` is that of its tenants that asked for service lately. An account
@@ -124,14 +126,14 @@ class TenantAccounts:
             for queue in self.queues:
                 queue.separate(name, now_s)
 
-    def look(self, waiting: int, now_s: float) -> None:
-        """Decides by what tenants ask for which of them have accounts of their own. `waiting`: the requests that wait. O(tenants)."""
-        if not self.watch.look(waiting, now_s, kept=self.own.__contains__):
+    def look(self, waiting: int, now_s: float, produced: Callable[[float], float]) -> None:
+        """Decides by what tenants ask for which of them have accounts of their own; the arguments as in `FloodWatch.look`. O(tenants)."""
+        if not self.watch.look(waiting, now_s, produced, kept=self.own.__contains__):
             return
         demands, active = self.watch.demands, self.watch.active
         self.strict = len({demands[name].weight for name in active}) > 1
         for name in active:
-            if self.strict or name in self.watch.flooding:
+            if self.strict or name in self.watch.greedy:
                 self.separate(name, now_s)
             elif name in self.own and not any(queue.holds(name) for queue in self.queues):
                 self.own.discard(name)
@@ -144,7 +146,7 @@ class TenantAccounts:
         if len(demands) >= TENANTS_KEPT:
             idle = [name for name in demands if not any(queue.holds(name) for queue in self.queues)]
             if idle:
-                least = min(idle, key=lambda name: demands[name].asked.per_s(now_s))
+                least = min(idle, key=lambda name: demands[name].asked_per_s(now_s))
                 self.watch.forget(least)
                 self.own.discard(least)
 
