@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Sequence
 from hmas.controller.core.errors import SchedulingError
 from hmas.controller.core.messages import InstanceView, SystemSnapshot
 from hmas.controller.scheduling.instances.instance import Instance
+from hmas.controller.scheduling.instances.room import tpot_pressure
 from hmas.controller.scheduling.instances.running import Running
 from hmas.controller.scheduling.queue.model_queue import QueuedRequest
 from hmas.controller.scheduling.queue.wait_queue import WaitQueue
@@ -47,7 +48,7 @@ def view(instance: Instance, now_s: float) -> InstanceView:
         guard=0.0 if instance.guard_overridden else instance.guard,
         guard_enabled=instance.guard_enabled,
         kv_committed=instance.fence.share,
-        tpot_pressure=instance.tpot_pressure(now_s),
+        tpot_pressure=tpot_pressure(instance, now_s),
         first_token_overhead_ms=0.0 if instance.lead is None else instance.lead.ms or 0.0,
         capacity_n_run=instance.capacity_n_run,
         max_token_budget=instance.max_token_budget,

@@ -18,7 +18,6 @@ from hmas.engines.base import EngineSnapshot
 
 _UNCONTENDED_SHARE = 0.5
 """Share of the window that demoted requests may fill while requests in time are dispatched at once."""
-_PRESSURE_QUANTILE = 0.9
 _LULL_S = 5.0
 _AT_ONCE_S = 0.05
 """A request that is dispatched within this time after its arrival counts as not having waited for a slot."""
@@ -397,9 +396,3 @@ class Instance:
         """Books a running request again at its currently estimated upper length, and at no less than it holds already."""
         tokens = max(upper_tokens(run.entry, bounds), run.entry.request.prompt_tokens + run.tokens)
         self.fence.commit(run.entry.request.id, tokens)
-
-    def tpot_pressure(self, now_s: float) -> float:
-        """The 90 % quantile, over the decoding requests, of mean TPOT so far divided by its target; 0 if none decodes. O(in flight)."""
-        self.refresh(now_s)
-        ratios = sorted(ratio for run in self.running.values() if (ratio := run.tpot_over_slo(now_s)) is not None)
-        return ratios[min(len(ratios) - 1, int(_PRESSURE_QUANTILE * len(ratios)))] if ratios else 0.0

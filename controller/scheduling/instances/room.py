@@ -15,6 +15,7 @@ KV_FULL = 0.9
 """Share of the KV cache in use from which on an engine counts as having no cache to spare."""
 PRESSURE_LOW = 0.75
 """TPOT over its target (90 % quantile of the decoding requests) below which targets are met with a margin."""
+_PRESSURE_QUANTILE = 0.9
 HALF = 0.5
 BLOCK_TOKENS = 64
 """Tokens per sequence by which an engine's count may differ: it counts whole blocks, and a step later or earlier."""
@@ -42,6 +43,13 @@ def _window_fills(instance: "Instance", engine: EngineSnapshot) -> bool:
     return instance.advised and limit is not None and limit < instance.capacity_n_run and engine.running >= limit
 
 
+def tpot_pressure(instance: "Instance", now_s: float) -> float:
+    """The 90 % quantile, over the decoding requests, of mean TPOT so far divided by its target; 0 if none decodes. O(in flight)."""
+    instance.refresh(now_s)
+    ratios = sorted(ratio for run in instance.running.values() if (ratio := run.tpot_over_slo(now_s)) is not None)
+    return ratios[min(len(ratios) - 1, int(_PRESSURE_QUANTILE * len(ratios)))] if ratios else 0.0
+
+
 def is_half_empty(instance: "Instance", now_s: float) -> bool:
     """Whether the instance is less than half full by its own figures: places, cache, and TPOT of the decoding requests."""
     kv_usage = None if instance.engine is None else instance.engine.kv_usage
@@ -49,7 +57,7 @@ def is_half_empty(instance: "Instance", now_s: float) -> bool:
         shows_room(instance)
         and instance.sequences < HALF * instance.capacity_n_run
         and (kv_usage is None or kv_usage < HALF)
-        and instance.tpot_pressure(now_s) < PRESSURE_LOW
+        and tpot_pressure(instance, now_s) < PRESSURE_LOW
     )
 
 
