@@ -1,6 +1,7 @@
 """Holds a dispatch back while its prefill would make requests in flight miss their TPOT target."""
 
 from collections.abc import Collection
+from math import inf
 
 from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.lateness import is_last_chance
@@ -45,7 +46,15 @@ class TpotGuard:
         self._denied: dict[str, tuple[float, float]] = {}
 
     def admits(
-        self, entry: QueueEntry, instance: Instance, now_s: float, *, late: bool, spares_work: bool, flooding: Collection[str]
+        self,
+        entry: QueueEntry,
+        instance: Instance,
+        now_s: float,
+        *,
+        late: bool,
+        spares_work: bool,
+        flooding: Collection[str],
+        kept_ms: float = inf,
     ) -> bool:
         """Whether the request may join the instance now.
 
@@ -57,6 +66,7 @@ class TpotGuard:
             spares_work: Whether most requests that become late are never served (`GivenUp`).
             flooding: Tenants that flood. Their requests leave those of other tenants more of their room, have no last moment, and are not
                 protected from the requests of other tenants.
+            kept_ms: The strictest TPOT target of the other tenants. A request of a flood joins only at a pace that suits it, late or not.
         """
         if self.share <= 0.0 or not instance.in_flight:
             return True
@@ -64,7 +74,8 @@ class TpotGuard:
         share = self.share if instance.guard_overridden else self.share * instance.guard
         floods = entry.request.tenant in flooding
         room_ms = self._least_rooms_ms(instance, now_s, flooding)[floods]
-        if stop_ms <= share * room_ms and (late or self._keeps_own(entry, instance)):
+        target_ms = min(entry.estimates.slo.tpot_ms, kept_ms) if floods else entry.estimates.slo.tpot_ms
+        if stop_ms <= share * room_ms and ((late and not floods) or self._keeps(target_ms, instance)):
             return True
         if late:
             return False
@@ -80,9 +91,9 @@ class TpotGuard:
         """Records that a request was sent to the instance."""
         self._denied.pop(instance.name, None)
 
-    def _keeps_own(self, entry: QueueEntry, instance: Instance) -> bool:
+    def _keeps(self, target_ms: float, instance: Instance) -> bool:
         token_ms, floor_ms = instance.pace.token_ms, instance.pace.floor_ms
-        needed_ms = entry.estimates.slo.tpot_ms / OWN_MARGIN
+        needed_ms = target_ms / OWN_MARGIN
         if token_ms is None or token_ms <= needed_ms:
             return True
         # A target below the instance's best pace is missed whenever the request goes, so waiting gains nothing. That pace has to be
