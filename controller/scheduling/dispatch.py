@@ -160,7 +160,7 @@ class DispatchPlanner:
         """Tenants that flood, if no instance has room for more of them."""
         if not group.reserve.share or any(self._takes_flood(instance, group) for instance in group.instances.open):
             return ()
-        return tuple(group.flooding)
+        return sorted(group.flooding)
 
     def _takes_flood(self, instance: Instance, group: ModelQueue) -> bool:
         return self._flood_reserve.spares(instance, group.flooding, group.reserve)
