@@ -9,8 +9,13 @@ import pytest
 
 from hmas.controller.core.types import Estimates, Request, Slo
 from hmas.controller.routing.registry import make_router
+from hmas.controller.scheduling.admission.quotas import Tenancy
+from hmas.controller.scheduling.instances.instance import Instance
+from hmas.controller.scheduling.instances.instance_group import InstanceGroup
+from hmas.controller.scheduling.policies.registry import make_policy
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.queue.flood_watch import NOTHING_KEPT, FloodWatch, service_of
+from hmas.controller.scheduling.queue.model_queue import ModelQueue
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import SHIPPED, InstanceSpec
 from hmas.controller.simulation import Arrival, simulate
@@ -178,3 +183,17 @@ def test_a_few_requests_that_come_together_are_no_flood(together, floods):
             made.ends(now_s)
         made.look(4, now_s)
     assert made.watch.flooding == floods
+
+
+def test_what_an_instance_gave_before_it_served_the_model_does_not_count():
+    """Otherwise engines would seem to serve much for minutes after an instance has changed its models, and nobody to flood."""
+    old, new = (Instance(InstanceSpec(name=name, capacity_n_run=4), fenced=False, margin=0.0) for name in ("old", "new"))
+    group = ModelQueue(InstanceGroup([old]), make_policy("fcfs"), make_policy("fcfs"), Tenancy({}, (old, new)))
+    assert group.produced(0.0) == 0.0
+    for instance, tokens in ((old, 50), (new, 10_000)):
+        instance.progress(instance.start(entry(1, "a", 0.0), 1, "fcfs", 0.0), tokens, 1.0)
+    assert group.produced(1.0) == pytest.approx(service_of(100, 50), abs=1)
+    group.instances = InstanceGroup([old, new])
+    assert group.produced(2.0) == pytest.approx(service_of(100, 50), abs=1)
+    new.progress(new.running["a1"], 10_020, 3.0)
+    assert group.produced(3.0) == pytest.approx(service_of(100, 70), abs=1)

@@ -211,7 +211,7 @@ class FloodWatch:
         Args:
             waiting: How many requests wait.
             now_s: The time.
-            produced: The service that engines have given since the start, as of a time.
+            produced: The service that engines have given as of a time; it only grows.
             kept: Whether a tenant counts as one that asks for service whatever it asks for.
         """
         if len(self.demands) < 2 or now_s - self._looked_s < _LOOK_S:

@@ -52,8 +52,11 @@ class ModelQueue:
 
     __slots__ = (
         "_accounts",
+        "_counted",
+        "_given",
         "_limited",
         "_tenancy",
+        "_uncounted",
         "blocked",
         "down",
         "full",
@@ -78,6 +81,8 @@ class ModelQueue:
         self.full = 0
         self.down = 0
         self._tenancy = tenancy
+        self._counted: InstanceGroup | None = None
+        self._given = self._uncounted = 0.0
         self._limited = False
         self.limit_tenants()
 
@@ -134,12 +139,16 @@ class ModelQueue:
     def asks(self, entry: QueueEntry, now_s: float) -> None:
         """Records that a request comes, before it is pushed."""
         self._accounts.asks(entry, now_s)
-        self._accounts.look(len(self.members), now_s, self._produced)
+        self._accounts.look(len(self.members), now_s, self.produced)
 
-    def _produced(self, now_s: float) -> float:
-        """The service that its instances have given since the start, to requests of any model. O(instances)."""
+    def produced(self, now_s: float) -> float:
+        """The service that its instances have given to requests of any model since they serve it. O(instances)."""
         made = [instance.produced(now_s) for instance in self.instances.all]
-        return service_of(sum(prompts for prompts, _ in made), sum(outputs for _, outputs in made))
+        total = service_of(sum(prompts for prompts, _ in made), sum(outputs for _, outputs in made))
+        if self._counted is not self.instances:
+            self._counted, self._uncounted = self.instances, total - self._given
+        self._given = total - self._uncounted
+        return self._given
 
     def sends(self, entry: QueueEntry, now_s: float) -> None:
         """Records that a request of its goes to an instance."""
@@ -158,7 +167,7 @@ class ModelQueue:
     def finished(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
         """Corrects the accounts for a request that has ended with `output_tokens` output tokens, whichever queue it came from."""
         self._accounts.watch.ended(now_s)
-        self._accounts.look(len(self.members), now_s, self._produced)
+        self._accounts.look(len(self.members), now_s, self.produced)
         self.policy.on_finished(entry, output_tokens, now_s)
         if tenant_queues(self.policy) is None:  # else both have the same accounts
             self.late.on_finished(entry, output_tokens, now_s)
