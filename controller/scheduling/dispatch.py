@@ -51,7 +51,7 @@ class DispatchPlanner:
     Entries that are held back are passed, up to a bounded number. An entry that was passed too often gets an instance kept free: the one
     with the most free KV cache takes no other request until it can hold that entry. Its free KV cache only grows meanwhile, so the entry is
     dispatched in the end. A request whose tenant floods does not pass one of another tenant that waits for room: each small request that
-    it sends ahead takes the room that a larger one waits for. Nor does it pass a full fence.
+    it sends ahead takes the room that a larger one waits for. Where room is kept from it, it does not pass a full fence either.
 
     Demoted requests are considered only if no other request that may be dispatched waits in their group, and then fill an instance only up
     to a share (see `Instance.late_window`); or if their tenant has got less of the service than its weight gives it, and has no request in

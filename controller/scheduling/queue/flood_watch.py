@@ -20,8 +20,6 @@ STILL = 0.5
 than this times that part. Otherwise others flood, and what engines serve is too little for it as well."""
 MEMORY_S = 3.0
 """Time constant in seconds over which is counted what tenants ask for, and what is sent to engines."""
-COUNTED_LEAST = 8
-"""Requests over which is counted what a tenant asks for, if so many take longer: of a few a minute, two that come together are no flood."""
 SERVED_MEMORY_S = 8.0
 """The same for what engines serve. `MEMORY_S` after its beginning it replaces what was sent, which says too much: an empty engine takes at
 once what it then serves for minutes."""
@@ -29,6 +27,9 @@ ENDS_MEMORY_S = 15.0
 """The same for how many requests end."""
 LATELY_S = 60.0
 """The same for what a tenant is kept room for, and for the most that engines have served: after a pause the first burst shows little."""
+COUNTED_LEAST = 8
+"""Requests over which is counted what a tenant asks for, where so many take longer than `MEMORY_S`: of a few a minute, two at once are no
+flood."""
 KNOWN_S = 1.0
 """How long after the first dispatch it is not known yet what engines serve."""
 OUTPUT_WEIGHT = 2.0
