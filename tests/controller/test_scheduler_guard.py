@@ -132,22 +132,38 @@ def test_it_gives_way_after_three_seconds_to_those_in_time():
     assert went_s == pytest.approx([3.3, 6.4], abs=0.2)
 
 
-def waiting_at_its_last_moment(made):
-    """An instance that decodes at 45 ms a token, and a request with a target of 30 ms that has to go by 6.2 s. It has shown 10 ms."""
+def waiting_at_its_last_moment(made, tpot_slo_ms):
+    """An instance that decodes at 45 ms a token, and a request that has to go by 6.2 s. The instance has shown 10 ms."""
     submit(made, 0, tpot_slo_ms=1000.0, output=500.0)
     made.dispatch(0.0)
     decode(made, 0, from_s=0.2, tokens=80, every_s=0.01)
     decode(made, 0, from_s=1.1, tokens=80, every_s=0.05, start=81)
-    submit(made, 1, prompt=10, tpot_slo_ms=30.0, ttft_slo_ms=1000.0, at_s=5.2)
+    submit(made, 1, prompt=10, tpot_slo_ms=tpot_slo_ms, ttft_slo_ms=1000.0, at_s=5.2)
     assert made.dispatch(5.2) == []
 
 
-def test_at_its_last_moment_a_request_joins_where_it_costs_nobody_a_target():
-    made = build()
-    waiting_at_its_last_moment(made)
+@pytest.mark.parametrize("overdue", ["demote", "shed"])
+def test_at_its_last_moment_a_request_joins_where_it_costs_nobody_a_target(overdue):
+    made = build(overdue=overdue)
+    waiting_at_its_last_moment(made, tpot_slo_ms=45.0)
     assert made.dispatch(6.0) == []
-    # Its pace is still too slow; but now the other choice is to be late for certain.
+    # The pace leaves its target no margin; but now the other choice is to be late for certain.
     assert ids(made.dispatch(6.15)) == ["001"]
+
+
+def test_at_its_last_moment_too_it_waits_where_the_pace_is_far_from_its_target():
+    made = build()
+    waiting_at_its_last_moment(made, tpot_slo_ms=30.0)
+    assert made.dispatch(6.15) == []
+
+
+def test_a_target_of_a_tick_is_always_at_its_last_moment():
+    made = build()
+    submit(made, 0, tpot_slo_ms=1000.0, output=500.0)
+    made.dispatch(0.0)
+    decode(made, 0, from_s=0.2, tokens=80, every_s=0.05)
+    submit(made, 1, prompt=10, tpot_slo_ms=50.0, ttft_slo_ms=100.0, at_s=5.2)
+    assert ids(made.dispatch(5.2)) == ["001"]
 
 
 def test_at_its_last_moment_too_it_waits_where_it_would_cost_another_the_target():
@@ -157,14 +173,6 @@ def test_at_its_last_moment_too_it_waits_where_it_would_cost_another_the_target(
     decode(made, 0, from_s=0.2, tokens=1)
     submit(made, 1, prompt=10_000, ttft_slo_ms=1000.0, at_s=0.2)
     assert made.dispatch(1.15) == []
-
-
-def test_where_overdue_requests_are_dropped_unserved_the_last_moment_changes_nothing():
-    made = build(overdue="shed")
-    submit(made, 9, ttft_slo_ms=1.0, at_s=-1.0)
-    assert ids(made.expire(-0.5)) == ["009"]
-    waiting_at_its_last_moment(made)
-    assert made.dispatch(6.15) == []
 
 
 def test_a_denial_long_past_makes_nobody_give_way():
@@ -336,7 +344,7 @@ def test_a_flood_takes_little_of_the_room_of_others_and_is_not_protected_from_th
         return QueueEntry(request=request, estimates=estimates, seq=prompt)
 
     def admits(prompt, tenant, flooding):
-        return guard.admits(entry(tenant, prompt), instance, 0.0, late=False, spares_work=True, flooding=flooding)
+        return guard.admits(entry(tenant, prompt), instance, 0.0, late=False, flooding=flooding)
 
     # The room of this request is (40 - 20) * 49 = 980 ms, and a token of a prompt takes 0.2 ms.
     instance.start(entry("t", 1000), 1050, "fcfs", 0.0)
