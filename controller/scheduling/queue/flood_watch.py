@@ -32,6 +32,9 @@ COUNTED_LEAST = 8
 flood."""
 KNOWN_S = 1.0
 """How long after the first dispatch it is not known yet what engines serve."""
+BEHIND_S = 0.5
+"""Requests of this many seconds, at the rate at which requests end, have to wait before a tenant can ask for too much: engines that keep up
+show what is asked for and not what they could serve, and ordinary bursts lie above that."""
 OUTPUT_WEIGHT = 2.0
 """The service of an output token in prompt tokens, as under `vtc` and `robust-edf`."""
 KEPT_OVER_ASKED = 1.25
@@ -235,12 +238,13 @@ class FloodWatch:
             self.greedy.clear()
         asking = {name: one.asked_per_s(now_s) for name, one in self.demands.items()}
         self.active = {name: asked for name, asked in asking.items() if asked > _LEAST_SHARE * served or kept(name)}
+        behind = waiting > BEHIND_S * self._ends.per_s(now_s)
         weights = sum(self.demands[name].weight for name in self.active)
         asked_in_all = sum(self.active.values())
         for name, asked in self.active.items():
             part = self.demands[name].weight / weights
             share, of_all = part * served, part * asked_in_all
-            if asked > min(FLOOD * share, served) and len(self.active) > 1 and waiting and knows:
+            if asked > min(FLOOD * share, served) and len(self.active) > 1 and behind and knows:
                 self.greedy.add(name)
             elif asked < share:
                 self.greedy.discard(name)
