@@ -128,6 +128,7 @@ class DispatchPlanner:
     def _walk(self, source: QueuePolicy, group: ModelQueue, now_s: float, *, late: bool, owed: bool) -> tuple[bool, PlannedDispatch | None]:
         passed: list[QueueEntry] = []
         kept_free: set[str] = set()
+        held_floods: list[str] = []
         found: PlannedDispatch | None = None
         take: Callable[[float], QueueEntry | None] = source.pop
         entry = take(now_s)
@@ -147,13 +148,19 @@ class DispatchPlanner:
                 break
             passed.append(entry)
             awaits_room |= not floods and entry.blocked in (FENCE, GUARD)
-            if entry.skipped >= PATIENCE:
+            if floods:
+                # What holds one request of a flood holds most of them, and behind them wait those of the others.
+                held_floods.append(entry.request.tenant)
+                source.close_tenant(entry.request.tenant, now_s)
+            elif entry.skipped >= PATIENCE:
                 kept_free |= _roomiest(entry, group.instances.all, kept_free)
             entry = take(now_s) if len(passed) <= LOOK_AHEAD and not owed else None
         group.blocked = passed[0].blocked if passed and found is None else ""
         for held_back in reversed(passed):
             held_back.skipped += found is not None
             source.undo_pop(held_back, now_s)
+        for tenant in held_floods:
+            source.open_tenant(tenant, now_s)
         return bool(passed) or found is not None, found
 
     def _kept_out(self, group: ModelQueue) -> Sequence[str]:

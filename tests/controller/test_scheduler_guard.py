@@ -1,5 +1,7 @@
 """The TPOT guard and the pace it learns."""
 
+import random
+
 import pytest
 from typing_kit import known
 
@@ -133,7 +135,7 @@ def test_it_gives_way_after_three_seconds_to_those_in_time():
 
 
 def waiting_at_its_last_moment(made, tpot_slo_ms):
-    """An instance that decodes at 45 ms a token, and a request that has to go by 6.2 s. The instance has shown 10 ms."""
+    """An instance that decodes at about 50 ms a token, and a request that has to go by 6.2 s. The instance has shown 10 ms."""
     submit(made, 0, tpot_slo_ms=1000.0, output=500.0)
     made.dispatch(0.0)
     decode(made, 0, from_s=0.2, tokens=80, every_s=0.01)
@@ -145,7 +147,7 @@ def waiting_at_its_last_moment(made, tpot_slo_ms):
 @pytest.mark.parametrize("overdue", ["demote", "shed"])
 def test_at_its_last_moment_a_request_joins_where_it_costs_nobody_a_target(overdue):
     made = build(overdue=overdue)
-    waiting_at_its_last_moment(made, tpot_slo_ms=45.0)
+    waiting_at_its_last_moment(made, tpot_slo_ms=50.0)
     assert made.dispatch(6.0) == []
     # The pace leaves its target no margin; but now the other choice is to be late for certain.
     assert ids(made.dispatch(6.15)) == ["001"]
@@ -211,10 +213,33 @@ def test_pace_learns_floor_mean_and_prefill():
     for i in range(2000):
         pace.decoded(10.0 if i % 10 == 0 else 30.0)
         pace.prefilled(200.0 if i % 2 else 20.0, 1000 if i % 2 else 20)
-    assert pace.token_ms == pytest.approx(28.0, rel=0.2)
+    assert pace.token_ms(1.0) == pytest.approx(28.0, rel=0.2)
     assert 8.0 < known(pace.floor_ms) < 29.0
     # The long prompts decide: about 220 ms for 1020 tokens.
     assert pace.prefill_ms(5000, 0.0) == pytest.approx(5000 * 220 / 1020, rel=0.05)
+
+
+def test_the_pace_follows_the_batch_at_once_and_noise_slowly():
+    pace = InstanceSpeed()
+    noise = random.Random(1)
+    for _ in range(400):
+        sequences = noise.uniform(1.0, 40.0)
+        pace.decoded((10.0 + 0.5 * sequences) * noise.uniform(0.8, 1.2), sequences)
+    for sequences in (1.0, 20.0, 60.0):
+        assert pace.token_ms(sequences) == pytest.approx(10.0 + 0.5 * sequences, abs=3.0)
+    # A slower engine shows within a second, at any batch.
+    for _ in range(10):
+        pace.decoded(40.0, 20.0)
+    assert known(pace.token_ms(20.0)) > 36.0
+    assert known(pace.token_ms(40.0)) > 44.0
+
+
+def test_a_batch_that_hardly_changes_says_little_of_another():
+    pace = InstanceSpeed()
+    noise = random.Random(1)
+    for _ in range(400):
+        pace.decoded(20.0 * noise.uniform(0.8, 1.2), noise.choice([10.0, 10.1]))
+    assert pace.token_ms(30.0) == pytest.approx(20.0, rel=0.2)
 
 
 def test_a_lasting_load_does_not_raise_the_pace_of_a_request_alone():
@@ -230,7 +255,7 @@ def test_the_best_pace_is_learned_where_no_prompt_is_read_meanwhile():
     pace = InstanceSpeed()
     for _ in range(100):
         pace.decoded(120.0, quiet=False)
-    assert (pace.token_ms, pace.floor_ms) == (120.0, None)
+    assert (pace.token_ms(1.0), pace.floor_ms) == (120.0, None)
     pace.decoded(60.0)
     assert pace.floor_ms == 60.0
     # A better pace counts whoever else was there.

@@ -35,7 +35,7 @@ class FloodReserve:
         left = 1.0 - reserve.share
         if sequences >= left * instance.n_run or (instance.fence.limit_bytes and kv_bytes >= left * instance.fence.limit_bytes):
             return False
-        token_ms, alone_ms = instance.pace.token_ms, instance.pace.alone_ms
+        token_ms, alone_ms = instance.token_ms, instance.pace.alone_ms
         if token_ms is None or alone_ms is None:
             return True
         slower_ms = max(0.0, reserve.tpot_ms / OWN_MARGIN - alone_ms)

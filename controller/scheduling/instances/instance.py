@@ -5,6 +5,7 @@ from collections.abc import Hashable, Sequence
 from hmas.controller.core.messages import LengthBound
 from hmas.controller.core.types import Controls, Request
 from hmas.controller.scheduling.instances import room
+from hmas.controller.scheduling.instances.decode_tally import DecodeTally
 from hmas.controller.scheduling.instances.instance_group import InstanceGroup
 from hmas.controller.scheduling.instances.kv_fence import Fence, upper_tokens
 from hmas.controller.scheduling.instances.lateness import FirstTokenOverhead
@@ -22,8 +23,6 @@ _LULL_S = 5.0
 _AT_ONCE_S = 0.05
 """A request that is dispatched within this time after its arrival counts as not having waited for a slot."""
 _BUSY_DECAY = 0.99
-_SAMPLE_TOKENS = 8
-"""Tokens that a pace sample needs: one read of a stream may bring several tokens at once, or part of one."""
 
 
 class Instance:
@@ -56,20 +55,14 @@ class Instance:
         "_busy",
         "_contended_s",
         "_controlled",
-        "_decoded",
-        "_decoding",
         "_fenced",
-        "_first_tokens",
         "_fresh_s",
         "_fresh_version",
         "_on_time_s",
         "_prefill_until_s",
-        "_prompt_tokens",
         "_reading",
-        "_sampled",
-        "_seq_s",
-        "_since_s",
         "_stated_n_run",
+        "_tally",
         "_was_open",
         "advised",
         "capacity_n_run",
@@ -126,8 +119,7 @@ class Instance:
         self.lead = FirstTokenOverhead(confidence, spec.first_token_overhead_ms) if confidence > 0.0 else None
         self.source: TokenSource | None = None
         self.version = 0
-        self._decoding = self._decoded = self._first_tokens = self._sampled = self._prompt_tokens = 0
-        self._seq_s = self._since_s = 0.0
+        self._tally = DecodeTally()
         self._reading = False
         self._fresh_s = float("-inf")
         self._fresh_version = -1
@@ -215,6 +207,11 @@ class Instance:
     def prefill_token_ms(self) -> float:
         """Measured time to compute one prompt token, 0 before the first measurement."""
         return self.pace.prefill_ms(1, 0.0)
+
+    @property
+    def token_ms(self) -> float | None:
+        """Time per output token with what is in flight, None before the first measurement."""
+        return self.pace.token_ms(self.sequences)
 
     @property
     def decode_token_ms(self) -> float:
@@ -306,16 +303,12 @@ class Instance:
         if run.first_s is None:
             run.first_s = now_s
             self.prefill_tokens -= request.prompt_tokens
-            self._prompt_tokens += request.prompt_tokens
             self._prefilled(run, now_s)
-            self._tally(now_s)
-            self._decoding += request.sequences
-            self._first_tokens += 1
-            self._decoded -= 1
+            self._tally.began(request, now_s)
             self.version += 1
         run.last_s = now_s
         if tokens > run.tokens:
-            self._decoded += tokens - run.tokens
+            self._tally.got(tokens - run.tokens)
             run.tokens = tokens
             self.fence.outgrow(request.id, request.prompt_tokens + tokens)
 
@@ -332,23 +325,14 @@ class Instance:
                 outgrow(request_id, run.entry.request.prompt_tokens + tokens)
 
     def sample(self, now_s: float) -> None:
-        """Learns the pace from the tokens decoded since the last sample: sequence-seconds divided by tokens."""
-        self._tally(now_s)
-        decoded = self._decoded if self.source is None else self.source.generated(now_s) - self._first_tokens
-        tokens = decoded - self._sampled
-        if tokens >= _SAMPLE_TOKENS:
-            self.pace.decoded(1000.0 * self._seq_s / tokens, quiet=not self._reading)
+        """Learns the pace from the tokens decoded since the last sample."""
+        if (sample := self._tally.sample(now_s, self.source)) is not None:
+            self.pace.decoded(*sample, quiet=not self._reading)
             self._reading = bool(self._awaiting)
-            self._sampled, self._seq_s = decoded, 0.0
 
     def produced(self, now_s: float) -> tuple[int, int]:
         """Prompt tokens computed and output tokens produced since the start, as far as they were reported."""
-        outputs = self._decoded + self._first_tokens if self.source is None else self.source.generated(now_s)
-        return self._prompt_tokens, outputs
-
-    def _tally(self, now_s: float) -> None:
-        self._seq_s += self._decoding * (now_s - self._since_s)
-        self._since_s = now_s
+        return self._tally.produced(now_s, self.source)
 
     def finish(self, run: Running, now_s: float) -> None:
         """Removes a request that is no longer in flight from the accounts."""
@@ -362,8 +346,7 @@ class Instance:
         if run.first_s is None:
             self.prefill_tokens -= request.prompt_tokens
         else:
-            self._tally(now_s)
-            self._decoding -= request.sequences
+            self._tally.ended(request, now_s)
         self.fence.release(request.id)
         self.version += 1
 

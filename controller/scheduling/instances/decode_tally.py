@@ -1,0 +1,62 @@
+"""What an instance decodes: its tokens, and the sequence-seconds that they took."""
+
+from hmas.controller.core.types import Request
+from hmas.controller.scheduling.instances.running import TokenSource
+
+_SAMPLE_TOKENS = 8
+"""Tokens that a sample of the pace needs: one read of a stream may bring several tokens at once, or part of one."""
+
+
+class DecodeTally:
+    """Counts tokens and time of one instance's streaming requests. `source`: where tokens are counted, None if each is reported."""
+
+    __slots__ = ("_busy_s", "_decoded", "_decoding", "_first_tokens", "_prompt_tokens", "_sampled", "_seq_s", "_since_s")
+
+    def __init__(self) -> None:
+        self._decoding = self._decoded = self._first_tokens = self._sampled = self._prompt_tokens = 0
+        self._seq_s = self._busy_s = self._since_s = 0.0
+
+    def began(self, request: Request, now_s: float) -> None:
+        """Records a request's first token."""
+        self._prompt_tokens += request.prompt_tokens
+        self._pass(now_s)
+        self._decoding += request.sequences
+        self._first_tokens += 1
+        self._decoded -= 1
+
+    def got(self, tokens: int) -> None:
+        """Records output tokens."""
+        self._decoded += tokens
+
+    def ended(self, request: Request, now_s: float) -> None:
+        """Records that a request that had begun decodes no more."""
+        self._pass(now_s)
+        self._decoding -= request.sequences
+
+    def sample(self, now_s: float, source: TokenSource | None) -> tuple[float, float] | None:
+        """Milliseconds per output token and the mean number of sequences while any decoded, both since the last sample.
+
+        None with too few tokens.
+        """
+        self._pass(now_s)
+        decoded = self._outputs(now_s, source) - self._first_tokens
+        tokens = decoded - self._sampled
+        if tokens < _SAMPLE_TOKENS:
+            return None
+        sample = (1000.0 * self._seq_s / tokens, self._seq_s / self._busy_s if self._busy_s else 0.0)
+        self._sampled = decoded
+        self._seq_s = self._busy_s = 0.0
+        return sample
+
+    def produced(self, now_s: float, source: TokenSource | None) -> tuple[int, int]:
+        """Prompt tokens computed and output tokens produced since the start, as far as they were reported."""
+        return self._prompt_tokens, self._outputs(now_s, source)
+
+    def _outputs(self, now_s: float, source: TokenSource | None) -> int:
+        return self._decoded + self._first_tokens if source is None else source.generated(now_s)
+
+    def _pass(self, now_s: float) -> None:
+        if self._decoding:
+            self._seq_s += self._decoding * (now_s - self._since_s)
+            self._busy_s += now_s - self._since_s
+        self._since_s = now_s
