@@ -12,6 +12,9 @@ CLIENTS_VENV ?= build/clients
 CLIENTS_NODE := build/clients-node
 COMPILED := build/compiled
 
+# Python keeps what it has compiled, whatever the environment says: else each worker and each process of a test compiles every source anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo test test-mqtt test-long test-lab test-install test-clients setup-clients lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler setup-train test-train eval-agents bench-agents bench-qos ablate-agents lab-hmas lab-paper-preset lab-live lab-statera bench-twin bench-bad-requests bench-outside bench-frontdoor bench-frontdoor-quick bench-tenants setup-smollm2 lab-intents abuse
 
 help:  ## list the targets
