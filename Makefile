@@ -56,6 +56,10 @@ demo: $(VENV)/.core  ## the main job on this machine: two embedded engines, thre
 WORKERS ?= auto
 PARALLEL := -n $(WORKERS) --dist worksteal
 
+# A run writes and removes thousands of small files. It does so in memory where there is room, because some disks take 4 ms to remove one.
+IN_MEMORY := $(shell [ -w /dev/shm ] && [ "$$(df -Pm /dev/shm | awk 'NR == 2 { print $$4 }')" -ge 1024 ] && echo /dev/shm)
+$(if $(IN_MEMORY),$(eval export PYTEST_DEBUG_TEMPROOT ?= $(IN_MEMORY)))
+
 test: $(VENV)/.dev  ## every test of the product that needs no real engine, with real processes and a real Valkey, on all cores
 	$(BIN)/pytest $(PARALLEL) -m "not vllm and not sglang and not install and not clients and not long"
 
