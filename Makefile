@@ -47,7 +47,7 @@ compile: $(COMPILED)/.ready  ## compile what simulations and a busy gateway spen
 
 test-compiled: $(COMPILED)/.ready  ## the tests of scheduler, gateway, engine model and simulation against the compiled form
 	PYTHONPATH=$(COMPILED) $(BIN)/python -P -c "import hmas.engines.sim.model as m; assert m.__file__.endswith('.so'), m.__file__"
-	PYTHONPATH=$(COMPILED) $(BIN)/pytest -m "not slow and not vllm and not sglang" tests/controller/test_simulation* tests/controller/test_sched* tests/controller/test_polic* tests/engines/test_sim_model.py tests/engines/test_sim_stretch.py tests/controller/test_bus* tests/controller/test_gateway* tests/controller/test_history.py tests/engines/test_http*
+	PYTHONPATH=$(COMPILED) $(BIN)/pytest -m "not long and not vllm and not sglang" tests/controller/test_simulation* tests/controller/test_sched* tests/controller/test_polic* tests/engines/test_sim_model.py tests/engines/test_sim_stretch.py tests/controller/test_bus* tests/controller/test_gateway* tests/controller/test_history.py tests/engines/test_http*
 
 demo: $(VENV)/.core  ## the main job on this machine: two embedded engines, three baselines, H-MAS; writes build/demo.json and build/demo.html
 	$(BIN)/hmas demo
@@ -106,7 +106,7 @@ lint: $(VENV)/.dev  ## format, lint, types, import floors
 	$(BIN)/python scripts/house
 
 check: lint  ## the same and the fast tests: before every commit
-	$(BIN)/pytest $(PARALLEL) -m "not slow and not vllm and not sglang and not install and not clients"
+	$(BIN)/pytest $(PARALLEL) --hypothesis-profile=fast -m "not slow and not vllm and not sglang and not install and not clients and not long"
 
 format: $(VENV)/.dev  ## format the sources and mend what the linter can mend
 	$(BIN)/ruff format .

@@ -11,6 +11,8 @@ os.environ.setdefault("HMAS_AGENTS__SPARE_CPU_ONLY", "false")
 
 # How long an example takes says something about the machine, not about the code: speed is measured in lab/benchmarks/.
 settings.register_profile("tree", deadline=None)
+# `make check` tries fewer where a test does not say how many: what it leaves out, `make test` tries.
+settings.register_profile("fast", settings.get_profile("tree"), max_examples=25)
 settings.load_profile("tree")
 
 
