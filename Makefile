@@ -12,6 +12,9 @@ CLIENTS_VENV ?= build/clients
 CLIENTS_NODE := build/clients-node
 COMPILED := build/compiled
 
+# Python keeps what it has compiled, whatever the environment says: else each worker and each process of a test compiles every source anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo test test-mqtt test-long test-lab test-install test-clients setup-clients lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler setup-train test-train eval-agents bench-agents bench-qos ablate-agents lab-hmas lab-paper-preset lab-live lab-statera bench-twin bench-bad-requests bench-outside bench-frontdoor bench-frontdoor-quick bench-tenants setup-smollm2 lab-intents abuse
 
 help:  ## list the targets
@@ -44,7 +47,7 @@ compile: $(COMPILED)/.ready  ## compile what simulations and a busy gateway spen
 
 test-compiled: $(COMPILED)/.ready  ## the tests of scheduler, gateway, engine model and simulation against the compiled form
 	PYTHONPATH=$(COMPILED) $(BIN)/python -P -c "import hmas.engines.sim.model as m; assert m.__file__.endswith('.so'), m.__file__"
-	PYTHONPATH=$(COMPILED) $(BIN)/pytest -m "not slow and not vllm and not sglang" tests/controller/test_simulation* tests/controller/test_sched* tests/controller/test_polic* tests/engines/test_sim_model.py tests/engines/test_sim_stretch.py tests/controller/test_bus* tests/controller/test_gateway* tests/controller/test_history.py tests/engines/test_http*
+	PYTHONPATH=$(COMPILED) $(BIN)/pytest -m "not long and not vllm and not sglang" tests/controller/test_simulation* tests/controller/test_sched* tests/controller/test_polic* tests/engines/test_sim_model.py tests/engines/test_sim_stretch.py tests/controller/test_bus* tests/controller/test_gateway* tests/controller/test_history.py tests/engines/test_http*
 
 demo: $(VENV)/.core  ## the main job on this machine: two embedded engines, three baselines, H-MAS; writes build/demo.json and build/demo.html
 	$(BIN)/hmas demo
@@ -52,6 +55,10 @@ demo: $(VENV)/.core  ## the main job on this machine: two embedded engines, thre
 # Tests beside each other share the cores; one that waits for a process or a clock leaves its core to another.
 WORKERS ?= auto
 PARALLEL := -n $(WORKERS) --dist worksteal
+
+# A run writes and removes thousands of small files. It does so in memory where there is room, because some disks take 4 ms to remove one.
+IN_MEMORY := $(shell [ -w /dev/shm ] && [ "$$(df -Pm /dev/shm | awk 'NR == 2 { print $$4 }')" -ge 1024 ] && echo /dev/shm)
+$(if $(IN_MEMORY),$(eval export PYTEST_DEBUG_TEMPROOT ?= $(IN_MEMORY)))
 
 test: $(VENV)/.dev  ## every test of the product that needs no real engine, with real processes and a real Valkey, on all cores
 	$(BIN)/pytest $(PARALLEL) -m "not vllm and not sglang and not install and not clients and not long"
@@ -99,7 +106,7 @@ lint: $(VENV)/.dev  ## format, lint, types, import floors
 	$(BIN)/python scripts/house
 
 check: lint  ## the same and the fast tests: before every commit
-	$(BIN)/pytest $(PARALLEL) -m "not slow and not vllm and not sglang and not install and not clients"
+	$(BIN)/pytest $(PARALLEL) --hypothesis-profile=fast -m "not slow and not vllm and not sglang and not install and not clients and not long"
 
 format: $(VENV)/.dev  ## format the sources and mend what the linter can mend
 	$(BIN)/ruff format .

@@ -231,6 +231,7 @@ def covered(model: LengthModel, draw, rows: int, *, skip: int = 0) -> np.ndarray
     return np.mean(hits, axis=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["lognormal", "bimodal", "shift", "spread"])
 def test_stated_levels_cover_within_two_points_also_when_the_lengths_change(base, kind):
     rng = np.random.default_rng(17)

@@ -60,6 +60,7 @@ def asked_of(selector: TwinSelector, now_s: float, **more) -> Answer:
     return said.compute()
 
 
+@pytest.mark.slow
 def test_who_leads_is_pressed_the_next_time_and_a_round_is_hardly_longer_for_it():
     twin, now_s = twin_of(lived(blocked()))
     selector = TwinSelector(twin, RuleSelector())
@@ -74,6 +75,7 @@ def test_who_leads_is_pressed_the_next_time_and_a_round_is_hardly_longer_for_it(
     assert twin.request_ms == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_who_may_not_be_chosen_is_not_pressed():
     twin, now_s = twin_of(lived(blocked()))
     selector = TwinSelector(twin, RuleSelector())
@@ -81,6 +83,7 @@ def test_who_may_not_be_chosen_is_not_pressed():
     assert asked_of(selector, now_s, allowed=("fcfs", "sjf")).stress_replayed == ()
 
 
+@pytest.mark.slow
 def test_what_would_be_no_better_if_more_came_is_not_wished_and_the_next_best_is():
     twin, now_s = twin_of(lived(blocked()))
     selector = TwinSelector(twin, RuleSelector())

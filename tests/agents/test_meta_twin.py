@@ -254,6 +254,7 @@ def chosen(twin: Twin, now_s: float, current: Candidate = FCFS) -> Proposal:
     return said.finish(said.compute()) if isinstance(said, Pending) else said
 
 
+@pytest.mark.slow
 def test_the_twin_proposes_what_would_have_served_better_and_says_how_sure():
     twin, now_s = twin_of(lived(blocked()))
     found = chosen(twin, now_s)
@@ -281,6 +282,7 @@ def test_a_twin_whose_replay_is_not_what_happened_is_silent_and_rules_speak():
     assert "the twin is silent: in its replay of what ran 0% have missed their targets by now, in truth 99%" in found.reason
 
 
+@pytest.mark.slow
 def test_a_gain_beyond_what_the_replay_is_off_is_spoken_of():
     twin, now_s = twin_of(missed(lived(blocked())))
     found = chosen(twin, now_s)
@@ -337,6 +339,7 @@ def test_where_replays_are_dear_fewer_candidates_are_looked_at_and_the_window_st
         assert twin.places(now_s) == places
 
 
+@pytest.mark.slow
 def test_while_nobody_misses_a_target_only_what_runs_and_the_plain_baseline_are_replayed():
     calm, plain = blocked(rate=0.5, seconds=300.0), FCFS.window(32)
     twin, now_s = twin_of(lived(calm), window_s=300.0)

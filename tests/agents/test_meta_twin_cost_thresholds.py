@@ -73,6 +73,7 @@ def test_a_replay_tells_where_the_threshold_stood():
     assert not any(value for _, value in looked(RED, window=overload(60.0, rate=2.0)).cost_thresholds)
 
 
+@pytest.mark.slow
 def test_begun_where_it_stood_a_replay_of_the_end_comes_to_what_the_whole_came_to():
     window = overload()
     cut_s = 1180.0
@@ -103,6 +104,7 @@ def test_the_twin_begins_where_the_gateway_stood_or_else_where_its_own_replay_di
     assert (found.cost_threshold_then, found.world.cost_threshold) == (321.0, 456.0)
 
 
+@pytest.mark.slow
 def test_what_is_held_against_the_truth_began_as_the_truth_did():
     twin, now_s = twin_of(overload(150.0))
     question = of_type(Question, twin.question([RED], float("-inf"), now_s))

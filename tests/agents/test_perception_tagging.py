@@ -106,6 +106,7 @@ def test_no_rule_runs_away(unit):
     assert cost(text) < 0.15
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("HMAS_DATA_DIR" not in os.environ, reason="HMAS_DATA_DIR names no folder of public data")
 def test_accuracy_on_public_prompts(capsys):
     path = Path(os.environ["HMAS_DATA_DIR"]) / "prompts" / "typed_prompts.jsonl.gz"

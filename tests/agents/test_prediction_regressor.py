@@ -172,6 +172,7 @@ def test_what_rises_is_constrained_in_training():
     assert "kv_usage" in RISING_TPOT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["perception", "qos", "statera", "meta"])
 def test_other_agents_do_not_load_the_model_library(name):
     code = f"""

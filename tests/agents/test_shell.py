@@ -270,6 +270,7 @@ def start_process(name: str, url: str, **env: str) -> subprocess.Popen:
     )
 
 
+@pytest.mark.slow
 async def test_a_process_killed_in_the_middle_resumes_and_stops_cleanly(tmp_path):
     server = EmbeddedServer(tmp_path / "bus")
     bus = RedisBus(server.start())
@@ -300,6 +301,7 @@ async def test_a_process_killed_in_the_middle_resumes_and_stops_cleanly(tmp_path
         server.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("url", "said"), [("", "bus.url is empty"), ("nonsense", "bus.url")])
 def test_a_process_without_a_usable_bus_address_says_so_and_ends(url, said):
     process = start_process("perception", url)

@@ -135,6 +135,7 @@ def test_it_settles_near_the_target_and_stays(slope_ms, base_ms):
     assert max(tail) - min(tail) <= max(3, 0.25 * holds), "it does not come to rest"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late_s", [0.0, 0.5, 1.0, 2.0])
 @pytest.mark.parametrize("steeper", [0.25, 0.5, 1.0, 2.0, 4.0])
 @pytest.mark.parametrize("guarded", [True, False])

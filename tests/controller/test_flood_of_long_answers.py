@@ -22,6 +22,8 @@ from hmas.controller.simulation import Arrival, simulate
 from hmas.engines.sim.model import EngineModel
 from hmas.engines.sim.profile import load_profile
 
+pytestmark = pytest.mark.slow
+
 CONTEXT, KV_BLOCKS = 1024, 360
 PROFILE = msgspec.structs.replace(
     load_profile("demo-small"), step_ms=50.0, decode_ms_per_seq=5.0, prefill_ms_per_token=3.0, kv_blocks=KV_BLOCKS, max_model_len=CONTEXT

@@ -17,6 +17,8 @@ from hmas.cli.status import page
 from hmas.controller.core.messages import REQUESTS, ControlAction, LengthBound, Message, MetaDecision, RequestCost, RequestNotice
 from hmas.controller.gateway.requests.active_request import ActiveRequest
 
+pytestmark = pytest.mark.slow
+
 TOKENS = 60
 Answer = Callable[[ActiveRequest], Message]
 

@@ -51,7 +51,7 @@ async def test_a_key_in_x_api_key_serves_and_stays_here(tmp_path: Path):
 
 PATHS = {
     "/v1/chat/completions": chat(stream=False),
-    "/v1/responses": {"model": MODEL, "input": "x"},
+    "/v1/responses": {"model": MODEL, "input": "x", "max_output_tokens": 3},
     "/v1/embeddings": {"model": MODEL, "input": "x"},
 }
 

@@ -78,6 +78,7 @@ async def test_one_body_of_the_greatest_size_always_fits():
         assert (await client.answer()).status == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wire", [upload(16 * MIB), CHUNKED + b"%x\r\n" % (16 * MIB) + b"x" * (16 * MIB - 1)], ids=["sized", "chunked"])
 async def test_uploads_that_are_reset_leave_nothing(wire: bytes):
     async with serving(max_body_bytes=16 * MIB, max_body_bytes_total=256 * MIB) as http:

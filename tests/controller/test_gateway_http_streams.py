@@ -21,6 +21,8 @@ from hmas.controller.gateway.http.exchange import ClientExchange
 from hmas.controller.gateway.requests.active_request import ActiveRequest, Ending
 from hmas.controller.gateway.requests.manager import RequestManager
 
+pytestmark = pytest.mark.slow
+
 EVENT = orjson.dumps({"choices": [{"index": 0, "delta": {"content": "x" * 65_400}, "finish_reason": None}]})
 LAST = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
 EVENTS = 800

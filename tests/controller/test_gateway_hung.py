@@ -15,6 +15,8 @@ from hmas.controller.gateway.instances import circuit_breaker, monitor
 from hmas.controller.gateway.instances.stall import PREFILL_S_PER_TOKEN, StallWatch, patience_s
 from hmas.engines.base import EngineSnapshot
 
+pytestmark = pytest.mark.slow
+
 SOON = gateway_config(engine_stall_s=0.2, engine_idle_timeout_s=1.0)
 EMBEDDING = {"model": MODEL, "input": "x"}
 HEAD_SOON = gateway_config(engine_head_timeout_s=0.2)

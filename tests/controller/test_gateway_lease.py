@@ -20,6 +20,8 @@ from hmas.controller.core.messages import EVENTS, Event
 from hmas.controller.gateway import bus_lease
 from hmas.controller.gateway.bus_lease import EXPIRES_S, LEASE, GatewayLease
 
+pytestmark = pytest.mark.slow
+
 PREFIXES = itertools.count()
 HOLDS = """
 import asyncio, sys

@@ -15,7 +15,7 @@ from typing_kit import fenced, known
 
 from hmas.cli.main import main
 
-pytestmark = [pytest.mark.mqtt, pytest.mark.skipif(bool(MISSING), reason=f"not installed: {MISSING}")]
+pytestmark = [pytest.mark.slow, pytest.mark.mqtt, pytest.mark.skipif(bool(MISSING), reason=f"not installed: {MISSING}")]
 FORCE = {"command": "policy.force", "policy": "edf", "reason": "deadlines", "for_s": 600}
 NIGHT = {"version": 1, "author": "ana", "reason": "night shift", "expires": None, "policy": {"name": "wfq"}}
 

@@ -13,6 +13,8 @@ from hmas.controller.core.messages import ControlAction, MetaDecision
 from hmas.controller.core.types import OutcomeKind
 from hmas.controller.scheduling.policies.registry import POLICIES
 
+pytestmark = pytest.mark.slow
+
 NAMES = list(POLICIES)
 
 

@@ -57,6 +57,7 @@ async def measured(folder: Path, weight: float, *, flood_rps: float, gold_rps: f
     return found["gold"], found["free"], seen, metrics
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight", [4.0, pytest.param(1.0, marks=pytest.mark.long)])
 async def test_a_flood_leaves_the_other_tenant_what_it_has_alone(tmp_path: Path, weight: float):
     share = weight / (1.0 + weight)

@@ -56,6 +56,7 @@ def test_the_references_differ_so_that_a_policy_can_fail_its_own():
     assert len(orders) == len(REFERENCES)
 
 
+@pytest.mark.slow
 def test_the_order_depends_on_no_hash_seed():
     code = (
         "from hmas.testing import order_of\n"

@@ -253,6 +253,7 @@ HEAVY: dict[str, tuple[str, Callable[[], bytes]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", HEAVY)
 async def test_no_body_holds_the_loop(case: str):
     path, make = HEAVY[case]

@@ -70,6 +70,7 @@ def test_who_is_above_it_by_now_is_no_news():
     assert cost_threshold.value == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [2.0, 20.0, 2000.0])
 def test_it_finds_what_can_be_afforded_whatever_the_rate(rate):
     """Costs are even between 0 and 1000; what is in turn is late, a second later, as far as it comes to more than the work that is done."""
@@ -289,6 +290,7 @@ def good(policy, rate):
     return sum(record.slo_met for record in records) / len(records)
 
 
+@pytest.mark.slow
 def test_in_an_overload_more_are_in_time_and_without_one_as_many():
     found = {rate: (good("robust-edf", rate), good("edf", rate)) for rate in (5.0, 16.0)}
     assert found[16.0][0] > 1.15 * found[16.0][1], found

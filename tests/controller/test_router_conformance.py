@@ -8,6 +8,8 @@ from hmas.controller.routing.scored import ScoredRouter
 from hmas.testing import NonConformance, assert_router_conforms
 from hmas.testing.router_conformance import ROUTER_CHECKS, ranking, serving, try_router
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", [*ROUTERS, *SCORERS])
 def test_what_is_built_in_conforms(name):

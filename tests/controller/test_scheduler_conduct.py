@@ -266,6 +266,7 @@ print(result.records, result.counts, result.end_s)
 """
 
 
+@pytest.mark.slow
 def test_the_same_run_gives_the_same_bytes_whatever_the_hash_seed():
     outputs = {
         subprocess.run(

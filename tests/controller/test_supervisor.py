@@ -14,6 +14,8 @@ from typing_kit import known
 from hmas.controller.runtime.child import ChildSpec
 from hmas.controller.runtime.supervisor import RestartRule, Supervisor, exit_words
 
+pytestmark = pytest.mark.slow
+
 FAST = RestartRule(first_s=0.01, longest_s=0.05, burst=3, window_s=60.0)
 NOTIFY = (
     "import os,socket;s=socket.socket(socket.AF_UNIX,socket.SOCK_DGRAM);tell=lambda t:s.sendto(t.encode(),os.environ['NOTIFY_SOCKET']);"

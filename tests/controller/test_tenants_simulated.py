@@ -20,6 +20,8 @@ from hmas.controller.simulation.check import check
 from hmas.engines.sim.model import EngineModel
 from hmas.engines.sim.profile import load_profile
 
+pytestmark = pytest.mark.slow
+
 PROFILE = load_profile("demo-small")
 POLICY = ("robust-edf", "fcfs", "priority", "two-lane", "wfq", "stride", "vtc", "cfs")
 """The default, and one of each kind."""

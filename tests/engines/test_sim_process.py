@@ -10,6 +10,8 @@ from typing_kit import known
 
 from hmas.controller.runtime.ports import free_port
 
+pytestmark = pytest.mark.slow
+
 
 async def launch(*arguments: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(sys.executable, "-m", "hmas", "run", "engine", *arguments, stderr=asyncio.subprocess.PIPE)

@@ -21,6 +21,7 @@ for run in (run_simulated, run_live):
 """
 
 
+@pytest.mark.slow
 def test_the_command_compares_and_tells(capsys):
     arguments = ["parity", "--policy", "sjf", "--requests", "20"]
     assert main(arguments) == 0

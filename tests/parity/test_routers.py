@@ -10,6 +10,8 @@ from hmas_lab.parity.simulated import run_simulated
 
 from hmas.controller.routing.registry import ROUTERS
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("routing", [name for name in ROUTERS if name not in {"least-loaded", "round-robin"}])
 def test_every_router_is_decided_alike(routing: str):

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from typing_kit import fenced
 
+pytestmark = pytest.mark.slow
+
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"`my_extensions/(\w+)\.py`:\n\n```python\n(.*?)```", PAGE, re.DOTALL))
 PROJECT = tomllib.loads(fenced(PAGE, "toml"))["project"]

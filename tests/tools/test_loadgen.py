@@ -2,6 +2,7 @@ import asyncio
 import json
 import sys
 from contextlib import asynccontextmanager
+from statistics import median
 
 import msgspec
 import orjson
@@ -70,9 +71,11 @@ async def test_answers_of_a_real_engine_are_timed_and_counted():
     assert [r.output_tokens for r in results] == [5 + i for i in range(20)]
     for r in results:
         assert 0.0 < r.ttft_ms < r.total_ms
-        assert 0.5 < r.tpot_ms < 200.0
+        assert 0.0 <= r.tpot_ms < 200.0
         assert r.total_ms == pytest.approx(r.ttft_ms + r.tpot_ms * (r.output_tokens - 1), abs=60.0)
         assert r.status == 200
+    # Where the machine stands still for a moment, the tokens of one answer are read together.
+    assert median(r.tpot_ms for r in results) > 0.5
     assert summary.outcomes == {"completed": 20, "rejected": 0, "shed": 0, "timed_out": 0, "failed": 0, "lost": 0}
     assert summary.output_tokens == sum(5 + i for i in range(20))
     assert summary.elapsed_s > 0.38

@@ -14,6 +14,8 @@ from hmas.engines.sim.server import create_app, start
 from hmas.engines.sim.streams import parse_fault
 from hmas.loadgen.results import read_results
 
+pytestmark = pytest.mark.slow
+
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
     f"2023-11-16 18:15:{i:02d}.5000000,{100 + 20 * i},{5 + i}\n" for i in range(20)
 )

@@ -77,6 +77,7 @@ def stays_above(plain: Run, run: Run, from_s: float) -> None:
     assert good(run).sum() >= 0.97 * good(plain).sum()
 
 
+@pytest.mark.slow
 def test_undisturbed_runs_switch_between_the_moments_that_are_tried():
     run = steered(meta=RULES)
     assert run.changes

@@ -7,6 +7,8 @@ from hmas.planning.fleet import read_fleet
 from hmas.planning.report import make_report
 from hmas.planning.running import run_case
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("seed", [21, 22])
 def test_a_fleet_recovers_from_a_flood_at_its_start(seed):

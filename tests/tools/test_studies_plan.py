@@ -79,6 +79,7 @@ def test_a_count_that_does_not_exist():
     assert (found.count, found.at) == (0, None)
 
 
+@pytest.mark.slow
 def test_a_probe_counts_what_was_kept():
     light, heavy = probe(CASE), probe(Case(workload="poisson:rate=4,duration=60", fleet=CASE.fleet, slo=CASE.slo, load=4.0))
     assert light.share > heavy.share
@@ -102,6 +103,7 @@ def plan():
     return planning.make_plan(made, open_load(made.case), on_cores(1), lambda text: None)
 
 
+@pytest.mark.slow
 def test_a_plan_keeps_its_word(plan):
     case, share = plan.wish.case, plan.wish.share
     held = plan.held
@@ -154,6 +156,7 @@ def test_without_prices_there_is_no_cheapest(plan):
     assert (mix, tried) == (None, 0)
 
 
+@pytest.mark.slow
 def test_a_target_that_no_engine_keeps():
     made = wish(case=Case(workload="poisson:rate=3,duration=5", fleet=read_fleet("2xdemo-small"), slo=SloTarget(tpot_ms=1)))
     plan = planning.make_plan(made, open_load(made.case), on_cores(1), lambda text: None)

@@ -82,6 +82,7 @@ def test_settings_reach_the_scheduler():
     assert keep.violations == shed.violations == []
 
 
+@pytest.mark.slow
 def test_agents_steer_and_are_heard():
     short = {"workload": "poisson:rate=8,duration=15", "fleet": read_fleet("2xdemo-small")}
     alone = run_case(case(**short))
@@ -95,6 +96,7 @@ def test_agents_steer_and_are_heard():
     assert all(change["before"] != change["after"] for change in told["policy_changes"])
 
 
+@pytest.mark.slow
 def test_meta_changes_the_policy_where_its_rules_say_so():
     run = run_case(case(workload="poisson:rate=12,duration=60", policy="fcfs", agents=("meta",), admission=read_admission("open")))
     assert run.changes
@@ -131,6 +133,7 @@ def test_watching_changes_nothing(run):
     assert all(before.now_s <= after.now_s for before, after in itertools.pairwise(told))
 
 
+@pytest.mark.slow
 def test_plots_are_the_same_bytes_each_time(run, tmp_path):
     for name in ("one", "two"):
         folder = tmp_path / name
@@ -156,6 +159,7 @@ def test_what_is_never_done_counts_as_timed_out():
     assert run.violations == []
 
 
+@pytest.mark.slow
 def test_nothing_served_is_still_a_report(tmp_path):
     run = run_case(case(workload="poisson:rate=1,duration=20,ttft_ms=1", admission=read_admission("shed,late_service_share=1")))
     assert make_report(run).score.good == 0
@@ -203,6 +207,7 @@ def test_sessions_that_are_stopped_leave_no_loose_ends(workflows):
     assert len(run.records) < run.load.count
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA, reason="HMAS_DATA_DIR names no folder of public data")
 @pytest.mark.parametrize(
     "workload",
@@ -220,6 +225,7 @@ def hmas(capsys, *arguments):
     return code, out, err
 
 
+@pytest.mark.slow
 def test_the_command_writes_what_it_says(capsys, tmp_path):
     command = ("simulate", "--workload", "poisson:rate=4,duration=30", "--fleet", "2xdemo-small", "--out", tmp_path)
     code, out, err = hmas(capsys, *command)

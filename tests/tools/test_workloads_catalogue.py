@@ -106,6 +106,7 @@ def test_every_workload_that_needs_no_file_builds_with_its_defaults(name):
     assert len(workload) > 1000
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes_whatever_the_hash_seed():
     specs = [f"{name}?seed=7,rate=5" for name, entry in WORKLOADS.items() if entry.path != "must"]
     found = [
