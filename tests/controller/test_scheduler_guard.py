@@ -226,7 +226,7 @@ def test_the_pace_follows_the_batch_at_once_and_noise_slowly():
         sequences = noise.uniform(1.0, 40.0)
         pace.decoded((10.0 + 0.5 * sequences) * noise.uniform(0.8, 1.2), sequences)
     for sequences in (1.0, 20.0, 60.0):
-        assert pace.token_ms(sequences) == pytest.approx(10.0 + 0.5 * sequences, abs=3.0)
+        assert pace.token_ms(sequences) == pytest.approx(10.0 + 0.5 * sequences, abs=5.0)
     # A slower engine shows within a second, at any batch.
     for _ in range(10):
         pace.decoded(40.0, 20.0)

@@ -7,9 +7,9 @@ moment: it needs the pace under the load that there is, within a tick of a chang
 from hmas.controller.core.statistics.quantiles import tracked
 
 _LEFT_STEP = 0.5
-"""Step by which a sample moves what the line does not explain. The line follows the batch at once, so some noise can be smoothed. Without it
-and with 0.8, a tenant within its share loses 2 to 4 points in simulated floods on an engine with noise; with 0.2, 2 to 4 % fewer requests
-of mixed sizes are good near capacity, since a pace that falls shows late."""
+"""Step by which a sample moves what the line does not explain. The line follows the batch at once, so some noise can be smoothed. Without
+the line and with 0.8, a tenant within its share loses 2 to 4 points in simulated floods on an engine with noise; with 0.2, 2 to 4 % fewer
+requests of mixed sizes are good near capacity, since a pace that falls shows late."""
 _LINE_DECAY = 0.995
 """What an older sample counts for the line: at ten samples a second it forgets in 20 s."""
 _LINE_PRIOR = 1.0
