@@ -1,0 +1,178 @@
+"""The TPOT guard on an engine model with noise: targets that are tight near capacity, and a tenant beside one that floods.
+
+The engine's steps are those of a small model on two CPU cores, or of the demo's engine, each times a lognormal factor (sigma 0.25), and now
+and then it stands still for 30 to 120 ms. Without that noise nothing near capacity misses a TPOT target, and every rule looks alike.
+
+    python lab/benchmarks/guard_study.py            # tight targets at rising rates: good requests in percent, a few minutes
+    python lab/benchmarks/guard_study.py --flood    # what a tenant within its share keeps of what it has alone
+"""
+
+import argparse
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from statistics import fmean
+
+import msgspec
+import numpy as np
+
+from hmas.controller.core.types import Estimates, Request, Slo
+from hmas.controller.routing.registry import make_router
+from hmas.controller.scheduling.default_estimates import History
+from hmas.controller.scheduling.refusals import completion_of
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.settings import SHIPPED, InstanceSpec
+from hmas.controller.simulation import Arrival, RequestRecord, simulate
+from hmas.engines.sim.model import EngineModel
+from hmas.engines.sim.profile import Profile, load_profile
+from hmas.planning.case import PRESETS, Case, SloTarget
+from hmas.planning.fleet import Fleet, Group, Kind
+from hmas.planning.loads import Feed, open_load
+from hmas.planning.running import run_case
+from hmas.workloads.table import Believe
+
+SIGMA = 0.25
+STALLS_PER_S, STALL_S = 0.5, (0.03, 0.12)
+RATES = ((6, 100, 15), (8, 100, 15), (10, 100, 15), (14, 100, 15), (20, 100, 15), (22, 300, 30), (26, 300, 30), (32, 300, 30))
+"""Requests per second, and targets for TTFT and TPOT in ms. The engine completes 32 such requests a second at most."""
+CAPS = (12, 16, 20, 24)
+FLOOD_RPS, COLD_S = 10.0, 4.0
+"""What the flood study takes for the capacity of its two engines, and the seconds in which nothing is known of them and nothing counts."""
+DICE = random.Random()
+
+
+class Noisy(Profile, frozen=True, kw_only=True):
+    """A profile whose steps take a random factor of what they take in the mean."""
+
+    def step_duration_s(
+        self, *, prefill_tokens: int, prefill_pairs: int, decode_seqs: int, decode_kv_tokens: int, prefill_seqs: int = 0
+    ) -> float:
+        """See `Profile.step_duration_s`."""
+        steady_s = super().step_duration_s(
+            prefill_tokens=prefill_tokens,
+            prefill_pairs=prefill_pairs,
+            decode_seqs=decode_seqs,
+            decode_kv_tokens=decode_kv_tokens,
+            prefill_seqs=prefill_seqs,
+        )
+        return steady_s * _factor() + _stall_s(steady_s)
+
+    def decode_line(self, decode_seqs: int) -> tuple[float, float]:
+        """See `Profile.decode_line`; the factor holds for the whole run of steps."""
+        base_ms, token_ms = super().decode_line(decode_seqs)
+        factor = _factor()
+        return base_ms * factor, token_ms * factor
+
+
+def _factor() -> float:
+    return DICE.lognormvariate(-SIGMA * SIGMA / 2.0, SIGMA)
+
+
+def _stall_s(step_s: float) -> float:
+    return DICE.uniform(*STALL_S) if DICE.random() < STALLS_PER_S * step_s else 0.0
+
+
+def noisy(**changed: float) -> Profile:
+    """The demo's engine with noise and other figures."""
+    return Noisy(**(msgspec.structs.asdict(load_profile("demo-small")) | changed))
+
+
+def tight(rate_rps: float, slo: SloTarget, arm: str, seed: int) -> float:
+    """Percent of good requests of 128 tokens in and 32 out, all of one tenant, over a minute."""
+    cpu = noisy(step_ms=7.0, prefill_ms_per_token=0.07, prefill_ms_per_ktoken_sq=0.0, decode_ms_per_seq=0.65, decode_ms_per_kv_ktoken=0.0)
+    fleet = Fleet(groups=[Group(kind=Kind(profile=cpu, n_run=256, token_budget=2048, model="m"), count=1)])
+    product = arm == "hmas"
+    case = Case(
+        workload=f"poisson:rate={rate_rps},duration=60,prompt=128,output=32",
+        fleet=fleet if product or arm == "pass-through" else fleet.with_window(int(arm)),
+        policy="robust-edf" if product else "fcfs",
+        admission=SHIPPED if product else PRESETS["open" if arm == "pass-through" else "shed"],
+        agents=("statera",) if product else (),
+        slo=slo,
+        seed=seed,
+    )
+    load = open_load(case)
+
+    def of_one_tenant(model: str, estimate: Believe | None) -> Feed:
+        feed = load.feed(model, estimate)
+        arrivals = (replace(one, request=msgspec.structs.replace(one.request, tenant="t")) for one in feed.arrivals)
+        return replace(feed, arrivals=arrivals)
+
+    DICE.seed(seed)
+    records = run_case(case, load=replace(load, feed=of_one_tenant)).records
+    return 100.0 * fmean(record.slo_met for record in records)
+
+
+def chats(tenant: str, rate_rps: float, seed: int, weight: float, history: History) -> Iterator[Arrival]:
+    """Requests with the sizes of chats over 40 s: a quarter has a system prompt of 2,000 tokens, half declares targets of 1 s and 40 ms."""
+    dice = np.random.default_rng(seed)
+    at_s, number = 0.0, 0
+    while (at_s := at_s + dice.exponential(1.0 / rate_rps)) < 40.0:
+        prompt = int(dice.lognormal(5.0, 0.8)) if dice.random() < 0.75 else int(2000 + dice.integers(0, 300))
+        output = int(min(1200, max(4, dice.lognormal(4.6, 0.9))))
+        slo = Slo(ttft_ms=1000, tpot_ms=40) if dice.random() < 0.5 else Slo(ttft_ms=2000, tpot_ms=60)
+        request = Request(id=f"{tenant}{number:06d}", tenant=tenant, model="m", arrival_s=at_s, prompt_tokens=max(8, prompt), stream=True)
+        yield Arrival(request=request, estimate=partial(_with_slo, history, slo), output_tokens=output, weight=weight)
+        number += 1
+
+
+def _with_slo(history: History, slo: Slo, request: Request, _now_s: float) -> Estimates:
+    return msgspec.structs.replace(history.estimate(request), slo=slo)
+
+
+def good_of(tenant: str, records: list[RequestRecord]) -> int:
+    """How many of a tenant's requests were good."""
+    return sum(record.slo_met for record in records if record.tenant == tenant and record.arrival_s >= COLD_S)
+
+
+def flooded(weight: float, seed: int) -> tuple[int, int, int]:
+    """Good requests of a tenant at 0.6 of its share, alone and beside ten times the other's share, and of the flood."""
+    share, engines = weight / (1.0 + weight), ("a", "b")
+    found = []
+    for floods in (False, True):
+        history = History()
+        arrivals = list(chats("steady", 0.6 * share * FLOOD_RPS, 10 + seed, weight, history))
+        if floods:
+            arrivals += chats("flood", 10.0 * (1.0 - share) * FLOOD_RPS, 50 + seed, 1.0, history)
+        scheduler = Scheduler(
+            settings=SHIPPED,
+            instances=[InstanceSpec(name=name, capacity_n_run=64) for name in engines],
+            router=make_router("default"),
+            policy="robust-edf",
+        )
+        DICE.seed(seed)
+        result = simulate(
+            sorted(arrivals, key=lambda one: one.request.arrival_s),
+            {name: EngineModel(noisy()) for name in engines},
+            scheduler,
+            on_end=lambda ended, now_s, history=history: history.learn(completion_of(ended, now_s)),
+        )
+        found.append(result.records)
+    alone, beside = found
+    return good_of("steady", alone), good_of("steady", beside), good_of("flood", beside)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--flood", action="store_true", help="a tenant beside one that floods")
+    parser.add_argument("--seeds", type=int, default=3)
+    args = parser.parse_args()
+    seeds = range(1, args.seeds + 1)
+    if args.flood:
+        for weight in (4.0, 1.0):
+            alone, beside, flood = (sum(figures) for figures in zip(*(flooded(weight, seed) for seed in seeds), strict=True))
+            print(f"weights {weight:g}:1: {alone} good alone, {beside} beside the flood ({beside / alone:.3f}); {flood} of the flood")
+        return
+    arms = ("pass-through", *map(str, CAPS), "hmas")
+    print(f"{'rate':>4} {'targets':>9} {'pass-through':>12} {'best window, shed':>20} {'hmas':>6}")
+    for rate_rps, ttft_ms, tpot_ms in RATES:
+        slo = SloTarget(ttft_ms=ttft_ms, tpot_ms=tpot_ms)
+        good = {arm: fmean(tight(rate_rps, slo, arm, seed) for seed in seeds) for arm in arms}
+        best = max(CAPS, key=lambda cap: good[str(cap)])
+        row = f"{rate_rps:>4} {f'{ttft_ms}/{tpot_ms}':>9} {good['pass-through']:>12.1f} {f'{good[str(best)]:.1f} ({best})':>20}"
+        print(f"{row} {good['hmas']:>6.1f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
