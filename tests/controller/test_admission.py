@@ -47,13 +47,14 @@ events = st.lists(
 def test_nobody_is_admitted_past_the_limit(script):
     fence = Fence(1000, 7, 0.1)
     held: dict[str, int] = {}
+    asked: dict[str, int] = {}
     for step, number, tokens in script:
         name = str(number)
         if step == "join" and name not in held and fence.admits(tokens):
             need = min(tokens * 7, fence.limit_bytes)
             assert not held or sum(held.values()) + need <= fence.limit_bytes
             fence.commit(name, tokens)
-            held[name] = need
+            held[name], asked[name] = need, tokens * 7
         elif step == "leave":
             fence.release(name)
             held.pop(name, None)
@@ -62,7 +63,8 @@ def test_nobody_is_admitted_past_the_limit(script):
             held[name] = max(held[name], tokens * 7)
         elif step == "resize":
             fence.resize(tokens)
-            # What cannot be booked in full any more keeps its booking: nobody is evicted.
+            # What cannot be booked in full any more keeps its booking, for nobody is evicted; what was cut grows with the limit.
+            held = {one: max(booked, min(asked[one], fence.limit_bytes)) for one, booked in held.items()}
         assert fence.committed_bytes == sum(held.values())
         assert fence.free_bytes == fence.limit_bytes - sum(held.values())
 
@@ -77,6 +79,18 @@ def test_one_too_large_for_comfort_runs_alone():
     fence.commit("small", 1)
     assert not fence.admits(5000)
     assert not fence.fits(1001)
+
+
+def test_a_booking_that_the_limit_cut_grows_with_it():
+    fence = Fence(200, 1, 0.0)
+    fence.commit("large", 568)
+    assert fence.committed_bytes == 200
+    fence.resize(322)
+    assert (fence.committed_bytes, fence.admits(33)) == (322, False)
+    fence.resize(1000)
+    assert (fence.committed_bytes, fence.admits(432), fence.admits(433)) == (568, True, False)
+    fence.release("large")
+    assert fence.committed_bytes == 0
 
 
 def test_no_capacity_means_no_fence():

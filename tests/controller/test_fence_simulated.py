@@ -4,7 +4,7 @@ from itertools import accumulate
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hmas.controller.core.messages import LengthBound
@@ -68,6 +68,25 @@ requests = st.tuples(st.floats(0, 5), st.integers(1, 1400), st.integers(1, 60), 
 
 
 @settings(max_examples=30)
+@example(
+    # A request larger than the fence runs alone when the fence grows, and still does not fit beside another.
+    rows=[
+        (0.0, 1, 17, 1.0),
+        (0.0, 127, 60, 216.0),
+        (5.0, 17, 1, 374.0),
+        (1.0, 48, 60, 735.0),
+        (0.0, 809, 37, 60.0),
+        (0.0, 1, 1, 1.0),
+        (1.0, 567, 1, 1.0),
+        (2.0, 32, 1, 1.0),
+        (1.0, 1, 46, 447.0),
+    ],
+    capacities=(600, 811),
+    changes=[(0, 375), (0, 200), (0, 200), (0, 200), (0, 322)],
+    margin=0.0,
+    credit=False,
+    policy="edf",
+)
 @given(
     rows=st.lists(requests, min_size=1, max_size=40),
     capacities=st.tuples(st.integers(600, 4000), st.integers(600, 4000)),

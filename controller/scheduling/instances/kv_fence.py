@@ -60,6 +60,7 @@ class Fence:
     __slots__ = (
         "_bytes_per_token",
         "_capacity_tokens",
+        "_clipped",
         "_committed",
         "_correction",
         "_held",
@@ -74,6 +75,7 @@ class Fence:
         self._bytes_per_token = bytes_per_token
         self._margin = margin
         self._held: dict[str, int] = {}
+        self._clipped: dict[str, int] = {}
         self._shares: dict[str, tuple[Hashable, int]] = {}
         self._prefixes: dict[Hashable, list[int]] = {}
         self._committed = 0
@@ -111,9 +113,13 @@ class Fence:
         return self._limit // self._bytes_per_token
 
     def resize(self, capacity_tokens: int) -> None:
-        """Sets a new capacity; no request is evicted."""
+        """Sets a new capacity; no request is evicted. A booking that the former limit cut grows with the limit."""
         self._capacity_tokens = capacity_tokens
         self._limit = int(capacity_tokens * (1.0 - self._margin)) * self._bytes_per_token
+        for request_id, tokens in self._clipped.items():
+            own, held = self._need(tokens) - self._shares.get(request_id, _NOTHING)[1], self._held[request_id]
+            if own > held:
+                self._hold(request_id, own, held)
 
     def fits(self, tokens: int) -> bool:
         """Whether a request of `tokens` KV tokens fits at all, on an empty instance."""
@@ -155,6 +161,10 @@ class Fence:
             self._share(request_id, prefix, min(self._need(tokens), shared * self._bytes_per_token))
         own = self._need(tokens) - self._shares.get(request_id, _NOTHING)[1]
         self._hold(request_id, max(0, own), held or 0)
+        if not self.fits(tokens):
+            self._clipped[request_id] = tokens
+        elif held is not None:
+            self._clipped.pop(request_id, None)
 
     def booked_bytes(self, request_id: str) -> int:
         """What is booked for a request, without what it shares with others."""
@@ -172,6 +182,7 @@ class Fence:
     def release(self, request_id: str) -> None:
         """Removes a request's booking, and the shared prefix once no other request uses it."""
         own = self._held.pop(request_id, 0)
+        self._clipped.pop(request_id, None)
         self._committed -= own
         # If the engine reported less than was booked for this request, that difference is removed with it.
         self._correction = min(self._correction + own, 0) if self._correction < 0 else self._correction
