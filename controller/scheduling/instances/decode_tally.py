@@ -8,12 +8,16 @@ _SAMPLE_TOKENS = 8
 
 
 class DecodeTally:
-    """Counts tokens and time of one instance's streaming requests. `source`: where tokens are counted, None if each is reported."""
+    """Counts tokens and time of one instance's streaming requests. `source`: where tokens are counted, None if each is reported.
 
-    __slots__ = ("_busy_s", "_decoded", "_decoding", "_first_tokens", "_prompt_tokens", "_sampled", "_seq_s", "_since_s")
+    Attributes:
+        decoded: Output tokens reported, without each request's first. The instance adds to it, since a call for each token costs more.
+    """
+
+    __slots__ = ("_busy_s", "_decoding", "_first_tokens", "_prompt_tokens", "_sampled", "_seq_s", "_since_s", "decoded")
 
     def __init__(self) -> None:
-        self._decoding = self._decoded = self._first_tokens = self._sampled = self._prompt_tokens = 0
+        self._decoding = self.decoded = self._first_tokens = self._sampled = self._prompt_tokens = 0
         self._seq_s = self._busy_s = self._since_s = 0.0
 
     def began(self, request: Request, now_s: float) -> None:
@@ -22,11 +26,7 @@ class DecodeTally:
         self._pass(now_s)
         self._decoding += request.sequences
         self._first_tokens += 1
-        self._decoded -= 1
-
-    def got(self, tokens: int) -> None:
-        """Records output tokens."""
-        self._decoded += tokens
+        self.decoded -= 1
 
     def ended(self, request: Request, now_s: float) -> None:
         """Records that a request that had begun decodes no more."""
@@ -53,7 +53,7 @@ class DecodeTally:
         return self._prompt_tokens, self._outputs(now_s, source)
 
     def _outputs(self, now_s: float, source: TokenSource | None) -> int:
-        return self._decoded + self._first_tokens if source is None else source.generated(now_s)
+        return self.decoded + self._first_tokens if source is None else source.generated(now_s)
 
     def _pass(self, now_s: float) -> None:
         if self._decoding:

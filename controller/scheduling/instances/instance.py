@@ -40,7 +40,7 @@ class Instance:
         running: Requests in flight, by request id.
         in_flight, sequences, in_flight_tokens, prefill_tokens, routing_window: As in `InstanceState`.
         source: Where token counts are read from, None if `progress` reports each.
-        pace: The measured speed of the instance.
+        pace: The measured speed of the instance. `token_ms`: its time per output token with what is in flight, None before a sample.
         lead: What a first token takes here beyond the prompt's own prefill, None if it is not needed.
         preemptions: The preemptions caused by dispatches beyond the fence.
         prefixes: The tokens that requests were found to share, None if the fence gives no credit for them.
@@ -91,6 +91,7 @@ class Instance:
         "source",
         "spec",
         "token_budget",
+        "token_ms",
         "version",
     )
 
@@ -116,6 +117,7 @@ class Instance:
         self.in_flight_tokens = 0
         self.prefill_tokens = 0
         self.pace = InstanceSpeed()
+        self.token_ms: float | None = None
         self.lead = FirstTokenOverhead(confidence, spec.first_token_overhead_ms) if confidence > 0.0 else None
         self.source: TokenSource | None = None
         self.version = 0
@@ -209,11 +211,6 @@ class Instance:
         return self.pace.prefill_ms(1, 0.0)
 
     @property
-    def token_ms(self) -> float | None:
-        """Time per output token with what is in flight, None before the first measurement."""
-        return self.pace.token_ms(self.sequences)
-
-    @property
     def decode_token_ms(self) -> float:
         """Measured time per output token of a request alone, 0 before the first measurement."""
         return self.pace.alone_ms or 0.0
@@ -283,6 +280,7 @@ class Instance:
         self.running[request.id] = run
         self.in_flight += 1
         self.sequences += request.sequences
+        self.token_ms = self.pace.token_ms(self.sequences)
         self._turn()
         self.in_flight_tokens += run.expected_tokens
         self.prefill_tokens += request.prompt_tokens
@@ -308,7 +306,7 @@ class Instance:
             self.version += 1
         run.last_s = now_s
         if tokens > run.tokens:
-            self._tally.got(tokens - run.tokens)
+            self._tally.decoded += tokens - run.tokens
             run.tokens = tokens
             self.fence.outgrow(request.id, request.prompt_tokens + tokens)
 
@@ -328,6 +326,7 @@ class Instance:
         """Learns the pace from the tokens decoded since the last sample."""
         if (sample := self._tally.sample(now_s, self.source)) is not None:
             self.pace.decoded(*sample, quiet=not self._reading)
+            self.token_ms = self.pace.token_ms(self.sequences)
             self._reading = bool(self._awaiting)
 
     def produced(self, now_s: float) -> tuple[int, int]:
@@ -341,6 +340,7 @@ class Instance:
         self._awaiting.pop(request.id, None)
         self.in_flight -= 1
         self.sequences -= request.sequences
+        self.token_ms = self.pace.token_ms(self.sequences)
         self._turn()
         self.in_flight_tokens -= run.expected_tokens
         if run.first_s is None:
