@@ -102,13 +102,16 @@ class PerceptionModel:
     def settle(self, completion: Completion) -> Score | None:
         """Learns from a completion's length, once per request; requests that did not complete have no length of their own.
 
-        For a request that another instance answered, or this one before a restart, it learns from the completion's own fields. Of several
-        answers to one request only the sum of their lengths is known, from which it does not learn.
+        For a request that another instance answered, or this one before a restart, it learns from the completion's own fields. It does not
+        learn from a request that no instance was asked about, whose prompt none has read. Of several answers to one request only the sum of
+        their lengths is known, from which it does not learn.
 
         Returns:
             The score of the forecast; None if this model had made none.
         """
-        if completion.outcome is not OutcomeKind.COMPLETED or completion.output_tokens < 1 or not self._learnt.add(completion.request_id):
+        if completion.outcome is not OutcomeKind.COMPLETED or completion.output_tokens < 1 or not completion.asked:
+            return None
+        if not self._learnt.add(completion.request_id):
             return None
         self.tally.learnt += 1
         said = self._said.pop(completion.request_id, None)

@@ -11,7 +11,7 @@ import asyncio
 import importlib
 import logging
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
@@ -24,7 +24,7 @@ from hmas.agents.runtime.work import Deferred, Lane
 from hmas.controller.bus.base import Bus, Delivery
 from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import ConfigError
-from hmas.controller.core.messages import Event, Message, ModelReport, Severity
+from hmas.controller.core.messages import TELEMETRY, Event, Message, ModelReport, Severity
 from hmas.controller.runtime.clock import Clock
 from hmas.controller.runtime.notify import Notifier
 
@@ -34,6 +34,8 @@ BATCH = 100
 """Most messages in one batch."""
 BLOCK_MS = 500
 """How long one read waits; it bounds the time between two watchdog beats to the service manager."""
+GATHER_S = 0.1
+"""How long the reader of telemetry rests after each batch. No request waits for it, and ten messages take little more time than one."""
 BEAT_S = 1.0
 """Shortest time between two watchdog beats."""
 WORK_S = 60.0
@@ -163,9 +165,9 @@ class AgentShell:
 
     async def _serve(self, stop: asyncio.Event) -> None:
         stopping, ticking = asyncio.create_task(stop.wait()), asyncio.create_task(self._tick())
-        working, reading = asyncio.create_task(self._work()), [asyncio.create_task(self._read(self._shared()))]
+        working, reading = asyncio.create_task(self._work()), [asyncio.create_task(self._read(self._shared(), self.agent.streams))]
         if self._follows:
-            reading.append(asyncio.create_task(self._read(self._followed())))
+            reading.append(asyncio.create_task(self._read(self._followed(), self._follows)))
         try:
             await asyncio.wait({stopping, working, *reading}, return_when=asyncio.FIRST_COMPLETED)
             # The current batch may finish, but only within STOP_WAIT_S.
@@ -195,12 +197,15 @@ class AgentShell:
             self.counts.failed += 1
             log.exception("%s: could not rebuild its memory; starting without", self.agent.name)
 
-    async def _read(self, batches: AsyncIterator[list[Delivery]]) -> None:
+    async def _read(self, batches: AsyncIterator[list[Delivery]], streams: Collection[str]) -> None:
+        rest_s = GATHER_S if TELEMETRY in streams else 0.0
         try:
             async for batch in batches:
                 if self.ending:
                     return
                 await self.inbox.put(batch)
+                if rest_s and 0 < len(batch) < BATCH:
+                    await asyncio.sleep(rest_s)
         finally:
             # A reader that is cancelled between two batches still has to return its connection.
             aclose = getattr(batches, "aclose", None)

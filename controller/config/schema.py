@@ -241,6 +241,14 @@ class AgentsConfig(Section, frozen=True):
             "machine; where none ever is, they post nothing and the gateway uses its defaults; false: by `nice` alone"
         ),
     ] = True
+    ask: Annotated[
+        Literal["waiting", "all"],
+        doc(
+            "which requests perception and prediction are asked about: `waiting` (those that are not sent at once and of which targets or "
+            "output length are not known, and a sample of the others, because an answer takes processor time), or `all`"
+        ),
+    ] = "waiting"
+    ask_sample_rps: Annotated[float, doc("with `waiting`, most requests a second in that sample; 0: none", ge=0, le=10_000)] = 5.0
     set_aside: Annotated[bool, doc("ignore answers of an agent while they are worse than the defaults; off: all count")] = True
     perception_min_confidence: Annotated[Share, doc("below it a task type is `unknown`")] = 0.5
     perception_unknown: Annotated[

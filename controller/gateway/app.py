@@ -15,6 +15,7 @@ from hmas.controller.config.derived import overrides_dir, running_agents
 from hmas.controller.config.reload import differences, taken
 from hmas.controller.config.schema import Config, EngineConfig
 from hmas.controller.control.agent_liveness import AgentLiveness
+from hmas.controller.control.asking import Asking
 from hmas.controller.core.types import OutcomeKind
 from hmas.controller.gateway.control_loop.agent_watch import AgentWatch
 from hmas.controller.gateway.control_loop.apply import Control
@@ -117,6 +118,7 @@ class Gateway:
             self.observer, self.control, targets=targets, on_defaults=self.on_defaults, judging=config.agents.set_aside
         )
         self.liveness = AgentLiveness()
+        asking = Asking(all_requests=config.agents.ask == "all", sample_rps=config.agents.ask_sample_rps, now_s=clock.now_s())
         self.manager = RequestManager(
             scheduler=self.scheduler,
             fleet=self.fleet,
@@ -128,6 +130,7 @@ class Gateway:
             weight_of=self.control.weight_of,
             agents=self.agents,
             liveness=self.liveness,
+            asking=asking,
         )
         self.agents.on_judged = self._judged
         self.fleet.on_snapshot = self.scheduler.observe

@@ -106,7 +106,15 @@ def goodput(recent: Recent, window_s: float) -> dict[str, Any]:
 
 
 def completion_for(
-    request: Request, cost: RequestCost | None, ended: Ended, status: int, reason: str, *, now_s: float, cached_tokens: int = 0
+    request: Request,
+    cost: RequestCost | None,
+    ended: Ended,
+    status: int,
+    reason: str,
+    *,
+    now_s: float,
+    cached_tokens: int = 0,
+    asked: bool = True,
 ) -> Completion:
     """The record of a request that has ended or was refused.
 
@@ -118,11 +126,13 @@ def completion_for(
         reason: What happened; empty if it was served.
         now_s: The time.
         cached_tokens: Prompt tokens that the engine had in its cache.
+        asked: As in `Completion`.
     """
     predicted = ended.predicted
     return msgspec.structs.replace(
         completion_of(ended, now_s),
         cached_tokens=cached_tokens,
+        asked=asked,
         # Residuals are those of the instance that served the request, if prediction's answer names it.
         predicted_ttft_ms=cost.ttft_ms.get(ended.instance, predicted.ttft_ms) if cost is not None else predicted.ttft_ms,
         predicted_tpot_ms=cost.tpot_ms.get(ended.instance, predicted.tpot_ms) if cost is not None else predicted.tpot_ms,

@@ -261,7 +261,9 @@ def _has_late(found: dict[str, Any]) -> bool:
 
 
 def _on_defaults(found: dict[str, Any]) -> str:
-    """The share of requests that were dispatched before an agent's answer came."""
+    """The shares of requests that were dispatched without asking the agents, and before an agent's answer came."""
     count = found["dispatched"]
-    late = " and ".join(f"{number / count:.0%} before {agent}'s answer came" for agent, number in found["on_defaults"].items())
-    return f"{count} requests in the last {duration_words(found['window_s'])}, {late}, and so by the gateway's own estimates"
+    unasked = [f"{found['unasked'] / count:.0%} without asking the agents"] if found["unasked"] else []
+    late = [f"{number / count:.0%} before {agent}'s answer came" for agent, number in found["on_defaults"].items()]
+    shares = " and ".join([*unasked, *late])
+    return f"{count} requests in the last {duration_words(found['window_s'])}, {shares}, and so by the gateway's own estimates"

@@ -138,6 +138,9 @@ def test_forecasts_are_scored_when_their_completion_comes_and_only_then():
     for number in range(300):
         assert perception.settle(completion(f"r{number}", 40 + number)) is not None
     assert perception.settle(completion("of another instance", 40)) is None
+    learnt = perception.tally.learnt
+    assert perception.settle(completion("of which no instance was asked", 40, asked=False)) is None
+    assert perception.tally.learnt == learnt
     assert (perception.tally.requests, perception.tally.scored) == (300, 300)
     coverage = perception.tally.coverage()
     assert list(coverage) == ["0.1", "0.25", "0.5", "0.75", "0.9", "0.95", "0.99"]

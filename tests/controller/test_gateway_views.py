@@ -93,16 +93,18 @@ async def test_dispatches_before_an_agents_answer_are_counted_by_agent(tmp_path:
         await asyncio.gather(waiting, late)
         metrics = (await rig.get("/metrics")).body.decode()
         status = await call(rig.operator.status)
-    # The first had no answer, the second both, the third only prediction's.
+    # The first was sent at once, the second had both answers, the third only prediction's.
     assert "hmas_dispatched_requests_total 3.0" in metrics
-    assert 'hmas_dispatched_on_defaults_requests_total{agent="perception"} 2.0' in metrics
-    assert 'hmas_dispatched_on_defaults_requests_total{agent="prediction"} 1.0' in metrics
-    assert status["on_defaults"] == {"window_s": 60.0, "dispatched": 3, "on_defaults": {"perception": 2, "prediction": 1}}
-    assert "sent      3 requests in the last 60 s, 67% before perception's answer came and 33% before prediction's" in status_page(status)
+    assert "hmas_dispatched_unasked_requests_total 1.0" in metrics
+    assert 'hmas_dispatched_on_defaults_requests_total{agent="perception"} 1.0' in metrics
+    assert 'hmas_dispatched_on_defaults_requests_total{agent="prediction"} 0.0' in metrics
+    assert status["on_defaults"] == {"window_s": 60.0, "dispatched": 3, "unasked": 1, "on_defaults": {"perception": 1, "prediction": 0}}
+    shares = "33% without asking the agents and 33% before perception's answer came and 0% before prediction's answer came"
+    assert f"sent      3 requests in the last 60 s, {shares}, and so by the gateway's own estimates" in status_page(status)
 
 
 async def test_an_agent_that_does_not_run_is_never_late_for_a_dispatch(tmp_path: Path):
-    async with running(tmp_path, agents=AgentsConfig(only="perception")) as rig:
+    async with running(tmp_path, agents=AgentsConfig(only="perception", ask="all")) as rig:
         await rig.post(chat(tokens=2))
         metrics = (await rig.get("/metrics")).body.decode()
     assert 'hmas_dispatched_on_defaults_requests_total{agent="perception"} 1.0' in metrics

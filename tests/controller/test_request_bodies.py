@@ -9,6 +9,7 @@ import pytest
 from gateway_kit import MODEL, running
 
 from hmas.agents.perception.bodies import view_of, view_of_body
+from hmas.controller.config.schema import AgentsConfig
 from hmas.controller.core.client_bodies import EXCHANGES, Shape, client_body
 from hmas.controller.core.client_systems import JUDGING, TRAINING, long_system, short_system
 from hmas.controller.core.errors import BodyError
@@ -106,7 +107,7 @@ def test_system_prompts_for_judging_share_no_sentence_with_those_for_training():
 
 async def test_the_gateway_and_training_see_the_same(tmp_path: Path):
     bodies = [client_body(shape, PROMPT, model=MODEL, rng=random.Random(7), exchanges=TALK, max_tokens=4) for shape in Shape]
-    async with running(tmp_path) as rig:
+    async with running(tmp_path, agents=AgentsConfig(ask="all")) as rig:
         for path, document in bodies:
             await rig.post(document, path=path)
         notices = [message for message in await rig.bus.latest(REQUESTS, 100) if isinstance(message, RequestNotice)]

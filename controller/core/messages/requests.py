@@ -109,6 +109,7 @@ class Completion(Message, frozen=True, tag="completion"):
         max_output_tokens: The client's cap, 0 if none: an output that reaches it is only a lower bound of its natural length.
         session: As in `RequestNotice`.
         sequences: Answers that the engine computed; tokens are those of all of them.
+        asked: Whether the gateway posted the request's notice; it does not for some that are sent at once.
     """
 
     request_id: str
@@ -141,3 +142,4 @@ class Completion(Message, frozen=True, tag="completion"):
     max_output_tokens: int = 0
     session: str = ""
     sequences: int = 1
+    asked: bool = True

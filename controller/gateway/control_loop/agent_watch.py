@@ -35,12 +35,14 @@ class Answers:
     Attributes:
         shape: The shape of the request (`shape_of`).
         default: The history's estimate at its arrival.
+        asked: Whether the agents are asked about it; false until it is known not to be sent at once.
         forecast: Perception's lengths, None before it answered.
         cost: Prediction's answer, None before it answered.
     """
 
     shape: str
     default: Estimates
+    asked: bool = False
     forecast: Estimates | None = None
     cost: RequestCost | None = None
 
@@ -103,7 +105,7 @@ class AgentWatch:
         """Scores the agents after a dispatch; the scheduler already counts the request as in flight."""
         name = dispatch.instance
         if answers is not None and not dispatch.entry.tried:
-            self._on_defaults.count(now_s, features=answers.forecast is not None, cost=answers.cost is not None)
+            self._on_defaults.count(now_s, asked=answers.asked, features=answers.forecast is not None, cost=answers.cost is not None)
         for proposal in self._control.proposals(name):
             relieved = (dispatch.relieved == WINDOW and proposal.sets_window) or (dispatch.relieved == GUARD and proposal.tightens_guard)
             held = 0 < proposal.n_run < scheduler.sequences(name) and scheduler.is_half_empty(name, now_s)

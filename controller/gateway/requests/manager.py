@@ -10,6 +10,7 @@ from itertools import islice
 from hmas.controller.bus.base import Bus
 from hmas.controller.control.agent_liveness import AgentLiveness
 from hmas.controller.control.agent_scores import shape_of
+from hmas.controller.control.asking import Asking
 from hmas.controller.control.estimates import fault_of_cost, fault_of_features
 from hmas.controller.core.messages import RequestCost, RequestFeatures, RequestNotice
 from hmas.controller.core.notices import notice_of, session_digest
@@ -58,6 +59,7 @@ class RequestManager:
         weight_of: Callable[[str], float],
         agents: AgentWatch,
         liveness: AgentLiveness,
+        asking: Asking,
     ) -> None:
         self._scheduler = scheduler
         self.progress: Callable[[str, int, float], None] = scheduler.progress
@@ -73,6 +75,7 @@ class RequestManager:
         self._idle.set()
         self._agents = agents
         self._liveness = liveness
+        self._asking = asking
         self._pumping = False
         self._ending = False
         # Ids, not the requests: a heap keeps a value for a while after it is discarded, and a request holds its body.
@@ -106,13 +109,16 @@ class RequestManager:
             # As after a failed try: the other instances do not count, and it does not outlive its own.
             entry.tried = frozenset(name for name in self._fleet.instances if name != live.only_on)
             self._retried[request.id] = live
-        live.answers = Answers(shape_of(turns=live.call.turns, has_tools=live.call.has_tools), estimates)
+        answers = Answers(shape_of(turns=live.call.turns, has_tools=live.call.has_tools), estimates, asked=self._asking.all_requests)
+        live.answers = answers
         self.active[request.id] = live
         self._idle.clear()
-        self._bus.post(self._notice(live, now_s))
-        self._liveness.asked(now_s)
         self._refuse(self._scheduler.outranked())
         self.pump(now_s)
+        if self._asking.wants(estimates, live.declared, now_s, waits=not live.instance):
+            answers.asked = True
+            self._bus.post(self._notice(live, now_s))
+            self._liveness.asked(now_s)
 
     def pump(self, now_s: float | None = None) -> None:
         """Wakes every request that can be dispatched now. Called, here or by `pump_soon`, after every change."""
@@ -275,7 +281,8 @@ class RequestManager:
         ended = self._scheduler.end(live.request.id, kind, now_s, output_tokens, cached_tokens)
         if live.answers is not None:
             self._agents.ended(live.answers, ended, capped=ended.output_tokens >= live.request.output_limit)
-        self._record(completion_for(live.request, _cost(live), ended, status, reason, now_s=now_s, cached_tokens=cached_tokens or 0))
+        cached, asked = cached_tokens or 0, live.answers is None or live.answers.asked
+        self._record(completion_for(live.request, _cost(live), ended, status, reason, now_s=now_s, cached_tokens=cached, asked=asked))
         self.pump_soon()
 
     def _record(self, completion: Completion) -> None:
