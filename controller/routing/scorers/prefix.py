@@ -6,7 +6,7 @@ from heapq import nlargest
 from typing import ClassVar
 
 from hmas.controller.core.placement import InstanceState, Routable
-from hmas.controller.core.types import Request
+from hmas.controller.core.types import EngineCached, Request
 from hmas.controller.routing.prefix_index import PrefixIndex, Trust
 from hmas.controller.routing.scorers.session import mean_load, under_cap
 
@@ -46,15 +46,20 @@ class Prefix:
     def score(self, entry: Routable, instances: Sequence[InstanceState], now_s: float) -> list[float]:  # noqa: ARG002  the contract's
         """See `Scorer.score`."""
         request = entry.request
-        if not (self._matched(request) or (request.cached is not None and request.cached.look()[0])):
+        found, cached = self._matched(request), request.cached
+        if not found and (cached is None or not cached.look()[0]):
             return []
-        most = max(SMALL_TOKENS, request.prompt_tokens)
+        each, most = _block_tokens(request), max(SMALL_TOKENS, request.prompt_tokens)
         mean = mean_load(instances)
         least = min([instance.prefill_tokens for instance in instances])
+        trust = self._trust
         scores: list[float] = []
-        cached = self._cached(request, [instance.name for instance in instances])
-        for instance, (tokens, trust) in zip(instances, cached, strict=True):
-            saved = tokens * trust.of(instance.name) - (instance.prefill_tokens - least) if tokens else 0.0
+        for instance in instances:
+            name = instance.name
+            tokens = found.get(name, 0) * each
+            if cached is not None:
+                tokens, trust = self._by_events(cached, name, tokens)
+            saved = tokens * trust.of(name) - (instance.prefill_tokens - least) if tokens else 0.0
             scores.append(saved / most if saved > 0.0 and under_cap(instance, mean) else 0.0)
         return scores
 
@@ -72,8 +77,9 @@ class Prefix:
         request = entry.request
         if not request.blocks:
             return
-        self._for, self._found = request, self.index.matched(request.blocks)
-        tokens, trust = self._cached(request, (instance,))[0]
+        tokens, trust = self.index.matched(request.blocks).get(instance, 0) * _block_tokens(request), self._trust
+        if request.cached is not None:
+            tokens, trust = self._by_events(request.cached, instance, tokens)
         if tokens > 0.0:
             self._expected[request.id] = (tokens, trust)
             if len(self._expected) > RUNNING_MOST:
@@ -96,19 +102,13 @@ class Prefix:
         self._trust_in_events.left(instance)
         self._reports.discard(instance)
 
-    def _cached(self, request: Request, names: Sequence[str]) -> list[tuple[float, Trust]]:
-        """Tokens of the prompt that each instance has, and the trust in the source that says so."""
-        found, each, trust = self._matched(request), _block_tokens(request), self._trust
-        sent = [(found.get(name, 0) * each, trust) for name in names]
-        if request.cached is None:
-            return sent
-        reported, known = request.cached.look()
-        complete, trust = request.cached.complete, self._trust_in_events
-        for place, name in enumerate(names):
-            tokens = float(reported.get(name, 0))
-            if tokens >= sent[place][0] or (tokens < known and name in complete):
-                sent[place] = (tokens, trust)
-        return sent
+    def _by_events(self, cached: EngineCached, instance: str, sent_tokens: float) -> tuple[float, Trust]:
+        """Tokens of the prompt that an instance has, where `sent_tokens` were sent there, and the trust in the source that says so."""
+        reported, known = cached.look()
+        tokens = float(reported.get(instance, 0))
+        if tokens >= sent_tokens or (tokens < known and instance in cached.complete):
+            return tokens, self._trust_in_events
+        return sent_tokens, self._trust
 
     def _matched(self, request: Request) -> Mapping[str, int]:
         """Looked up once for a ranking, in which `favours` and `score` may both ask."""
