@@ -9,17 +9,20 @@ from typing import Any
 import orjson
 import pytest
 from aiohttp import web
-from gateway_kit import MODEL, Rig, Sim, chat, eventually, running, start_sim
+from gateway_kit import FAST, MODEL, Rig, Sim, chat, eventually, running, start_sim
 from kv_events_kit import BLOCK, CLEARED, Publisher, publishers, stored
 from test_admin_api import call
 from typing_kit import known
 
+from hmas.cli.doctor import Check, check_gateway
 from hmas.cli.engines import engine_table
 from hmas.controller.config.loader import load_config
 from hmas.controller.config.schema import EngineConfig
 from hmas.controller.config.section import KvEventsConfig
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.gateway.kv_events import listener, prompt_tokens, service, source
+from hmas.engines.sim.model import EngineModel
+from hmas.engines.sim.server import create_app, start
 
 BEGINNING = "You answer for the bank, in short words. " * 60
 pytestmark = pytest.mark.timeout(60)
@@ -40,7 +43,6 @@ def ids_of(document: dict[str, Any]) -> list[int]:
 
 async def start_tokenizing(name: str, *, status: int = 200, delay_s: float = 0.0) -> tuple[Sim, list[dict[str, Any]]]:
     """An embedded engine that has vLLM's `/tokenize`, too."""
-    sim = await start_sim(name)
     asked: list[dict[str, Any]] = []
 
     async def tokenize(request: web.Request) -> web.Response:
@@ -49,13 +51,11 @@ async def start_tokenizing(name: str, *, status: int = 200, delay_s: float = 0.0
         await asyncio.sleep(delay_s)
         return web.json_response({"count": 0, "max_model_len": 4096, "tokens": ids_of(document)}, status=status)
 
-    app = known(sim.runner.app)
-    for resource in list(app.router.resources()):
-        assert resource.canonical != "/tokenize"
-    app.router._frozen = False  # noqa: SLF001  a route more, after the start
+    model = EngineModel(FAST)
+    app = create_app(model, MODEL, name)
     app.router.add_post("/tokenize", tokenize)
-    app.router.freeze()
-    return sim, asked
+    runner, port = await start(app, port=0, grace_s=0.05)
+    return Sim(name, model, runner, port), asked
 
 
 def engine(sim: Sim, publisher: Publisher | None = None, **fields: Any) -> EngineConfig:
@@ -71,6 +71,12 @@ def state(rig: Rig, name: str = "one") -> dict[str, Any]:
 
 async def until(rig: Rig, wanted: str, *, blocks: int | None = None, name: str = "one") -> None:
     await eventually(lambda: state(rig, name)["state"] == wanted and blocks in (None, state(rig, name)["blocks"]), 10.0)
+
+
+async def checked(rig: Rig) -> Check:
+    """What `hmas doctor` finds of the events."""
+    status = await call(rig.operator.status)
+    return next(check for check in check_gateway(rig.gateway.config, status, "") if check.name == "KV events of one")
 
 
 async def test_events_arrive_and_what_was_missed_is_fetched(tmp_path: Path):
@@ -96,6 +102,7 @@ async def test_events_arrive_and_what_was_missed_is_fetched(tmp_path: Path):
             shown = await call(rig.operator.engines)
             assert shown[0]["kv_events"]["state"] == "live"
             assert "live, 0 blocks, newest" in engine_table(shown)
+            assert (await checked(rig)).state == "OK"
             await eventually(lambda: "one" in known(rig.gateway.kv_events).index.complete)
             metrics = (await rig.get("/metrics")).body.decode()
     for line in ('hmas_kv_events_live{instance="one"} 1.0', 'hmas_kv_events_total{instance="one",kind="restarts"} 1.0'):
@@ -224,7 +231,7 @@ async def test_garbage_and_floods_do_not_hold_up_the_gateway(tmp_path: Path):
         watcher = asyncio.create_task(watch())
         for number in range(20):
             await publisher.publish(large if number % 2 else many)
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
         await eventually(lambda: state(rig)["messages"] + state(rig)["replayed"] >= 10, 20.0)
         assert (await rig.post(chat(tokens=2))).status == 200
         done.set()
@@ -233,6 +240,8 @@ async def test_garbage_and_floods_do_not_hold_up_the_gateway(tmp_path: Path):
         await publisher.raw(b"", b"short", b"")
         await eventually(lambda: state(rig)["state"] == "off", 20.0)
         assert state(rig)["faults"] == {"format": 1}
+        found = await checked(rig)
+        assert (found.state, found.found.startswith("off, 0 blocks")) == ("WARN", True)
         events = [event for event in await call(rig.operator.events) if event["kind"] == "kv_events.fault"]
         assert [(event["subject"], event["severity"]) for event in events] == [("one", "warning")]
         assert (await rig.post(chat(tokens=2))).status == 200
@@ -244,6 +253,9 @@ async def test_without_an_engine_there_the_rest_serves_and_the_events_come_later
         endpoint, replay = publisher.endpoint, publisher.replay_endpoint
     config = engine(sim, kv_events=KvEventsConfig(endpoint=endpoint, replay_endpoint=replay))
     async with running(tmp_path, sims=[sim], engines_config=[config]) as rig:
+        fleet = rig.gateway.fleet
+        fleet.instances["one"].entries += [{"id": "sql", "parent": MODEL}]
+        assert [fleet.adapter(model) for model in (MODEL, "sql", "unknown")] == ["", "sql", ""]
         assert (await rig.post(chat(tokens=2))).status == 200
         assert state(rig)["state"] == "replaying"
         async with publishers(endpoint=endpoint) as (publisher,):
