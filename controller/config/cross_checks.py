@@ -18,6 +18,7 @@ from hmas.controller.config.plugins import (
     unknown,
 )
 from hmas.controller.config.schema import Config, EngineConfig
+from hmas.controller.config.section import KvEventsConfig
 from hmas.controller.core.errors import PolicyError
 from hmas.controller.routing.registry import ROUTERS, read_router
 from hmas.controller.scheduling.policies.registry import POLICIES, check_parameters, named
@@ -92,6 +93,10 @@ def advice(config: Config, env: Mapping[str, str]) -> list[str]:
         for setting, variable in (("api_key_env", engine.api_key_env), ("control_token_env", engine.control_token_env)):
             if variable and variable not in env:
                 found.append(f"engines[{position}].{setting}: the environment has no {variable}; the gateway does not start without it")
+    if any(engine.kv_events for engine in config.engines) and not any(
+        "prefix" in read_router(text)[1] for text in routers(config).values()
+    ):
+        found.append("engines[].kv_events: no router has the scorer prefix, which alone reads them")
     for setting in ("perception_endpoint_key_env", "meta_llm_key_env"):
         variable = getattr(config.agents, setting)
         if variable and variable not in env:
@@ -118,12 +123,15 @@ def _doors(config: Config) -> Iterator[Problem]:
 def _engines(config: Config) -> Iterator[Problem]:
     seen_names: dict[str, int] = {}
     seen_urls: dict[str, int] = {}
+    sources: dict[tuple[str, str], int] = {}
     for position, engine in enumerate(config.engines):
         for key, value, seen in (("name", engine.name, seen_names), ("url", engine.url.rstrip("/").lower(), seen_urls)):
             first = seen.setdefault(value, position)
             if first != position:
                 yield Problem(("engines", position, key), f"got {value!r}, which engines[{first}] has too; allowed: one of its own")
         yield from _kv(engine, position)
+        if engine.kv_events is not None:
+            yield from _kv_events(engine.kv_events, position, sources)
         if config.agents.statera_n_run_min > engine.n_run_max:
             yield Problem(
                 ("engines", position, "n_run_max"),
@@ -142,6 +150,22 @@ def _kv(engine: EngineConfig, position: int) -> Iterator[Problem]:
             model_kv_bytes(engine.model_config, tp=engine.tp, dtype=engine.kv_cache_dtype)
         except ProfileError as error:
             yield Problem(("engines", position, "model_config"), str(error))
+
+
+def _kv_events(events: KvEventsConfig, position: int, sources: dict[tuple[str, str], int]) -> Iterator[Problem]:
+    """Several engines may connect to one endpoint of the gateway; then only the topic tells whose events they are."""
+    for (endpoint, topic), first in sources.items():
+        if endpoint == events.endpoint and (topic == events.topic or not (topic and events.topic)):
+            yield Problem(
+                ("engines", position, "kv_events", "topic"),
+                f"got {events.topic!r} at the endpoint that engines[{first}] has too; allowed: for each of them a topic of its own",
+            )
+            break
+    sources[events.endpoint, events.topic] = position
+    for setting in ("endpoint", "replay_endpoint"):
+        port = getattr(events, setting).removeprefix("tcp://").rpartition(":")[2]
+        if port.isdigit() and not 1 <= int(port) <= 65535:
+            yield Problem(("engines", position, "kv_events", setting), f"got port {port}; allowed: 1 to 65535")
 
 
 def _routers(config: Config) -> Iterator[Problem]:

@@ -8,6 +8,7 @@ from hmas.controller.config.mqtt import MqttConfig
 from hmas.controller.config.section import (
     BusConfig,
     HostName,
+    KvEventsConfig,
     ListedName,
     LoggingConfig,
     ModelConfig,
@@ -147,6 +148,9 @@ class EngineConfig(Section, frozen=True):
     ] = "auto"
     fence_margin: Annotated[
         Annotated[float, Meta(ge=0, lt=1)] | None, doc("delta_frag of Eq. 2 for this engine; null: that of scheduler")
+    ] = None
+    kv_events: Annotated[
+        KvEventsConfig | None, doc("where it publishes what its prefix cache holds (docs/routing.md); null: routing goes by what was sent")
     ] = None
 
 

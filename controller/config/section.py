@@ -43,6 +43,26 @@ class ModelConfig(Section, frozen=True):
     routing_weights: Annotated[Weights, doc("as scheduler.routing_weights, for this router")] = {}
 
 
+class KvEventsConfig(Section, frozen=True):
+    """Where an engine publishes what its prefix cache holds (docs/routing.md). Needs the extra `kv-events`."""
+
+    endpoint: Annotated[
+        str,
+        doc(
+            "ZMQ address such as tcp://host:5557; with tcp://*:PORT the gateway listens and the engine connects",
+            pattern=r"^(tcp://(\*|\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}|ipc:///\S{1,100})$",
+        ),
+    ]
+    replay_endpoint: Annotated[
+        str,
+        doc(
+            "ZMQ address of the engine at which missed events can be fetched, such as tcp://host:5558; empty: none",
+            pattern=r"^(tcp://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}|ipc:///\S{1,100})?$",
+        ),
+    ] = ""
+    topic: Annotated[str, doc("topic of the engine's events, as it is set there; empty: any", max_length=256)] = ""
+
+
 class LoggingConfig(Section, frozen=True):
     """Diagnostics on stderr."""
 

@@ -1,8 +1,9 @@
 """The shared types. Times are seconds since the epoch unless the name ends in `_ms`; lengths are tokens."""
 
 import math
+from collections.abc import Collection, Mapping
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -60,6 +61,17 @@ class Slo(msgspec.Struct, frozen=True, kw_only=True):
     tpot_ms: float
 
 
+class EngineCached(Protocol):
+    """What engines report of their caches, looked up for one prompt."""
+
+    @property
+    def complete(self) -> Collection[str]:
+        """Instances of which every cached block is known."""
+
+    def look(self) -> tuple[Mapping[str, int], int]:
+        """Cached tokens of the prompt by instance, none left out that has any, and how many of the prompt's tokens could be looked up."""
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One request as the scheduler sees it. The body itself stays with the gateway.
 
@@ -83,6 +95,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         body_bytes: Size of the body that the gateway holds while the request waits.
         blocks: Hashes of the prompt's pieces of equal length, each of all that stands before it and the tenant too: equal leading hashes
             are a shared prefix. Empty if no scorer of the model's router uses them.
+        cached: What engines report to have cached of the prompt; None without KV events.
     """
 
     id: str
@@ -102,6 +115,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     sequences: int = 1
     body_bytes: int = 0
     blocks: tuple[int, ...] = ()
+    cached: EngineCached | None = None
 
     @property
     def output_limit(self) -> float:

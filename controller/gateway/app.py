@@ -6,7 +6,7 @@ import os
 import socket
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -46,6 +46,9 @@ from hmas.controller.scheduling.default_estimates import History
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.engines.base import Engine
 
+if TYPE_CHECKING:
+    from hmas.controller.gateway.kv_events.service import KvEvents
+
 MAX_SIDE_TASKS = 4096
 EXPORTER_CLOSE_S = 2.0
 STRANDED_EVERY_S = 1.0
@@ -64,6 +67,7 @@ class Gateway:
         bus_up: Whether the bus is connected, as of the last cycle; None before the first.
         bus_holder: Another gateway that has got the bus; this one then posts nothing. Empty otherwise.
         mqtt: Reports on the connection with the MQTT broker; None without one.
+        kv_events: What engines report of their prefix caches; None where none has `kv_events`.
         draining: Whether it takes no new requests any more.
     """
 
@@ -156,6 +160,11 @@ class Gateway:
         self.watch = OverrideWatch(overrides_dir(config), control=self.control, bus=bus, observer=self.observer, clock=clock)
         self.watch.on_held = self.manager.pump_soon
         self.auth = Authenticator(config.tenants, no_auth=config.gateway.no_auth)
+        self.kv_events: KvEvents | None = None
+        if any(engine.kv_events for engine in config.engines):
+            from hmas.controller.gateway.kv_events import service  # noqa: PLC0415  without events nothing of it is loaded
+
+            self.kv_events = service.KvEvents(config, self.fleet, self.observer, self.metrics.registry)
         self.routes = self._make_routes()
 
     async def start(self) -> None:
@@ -167,7 +176,8 @@ class Gateway:
         self.observer.note(
             "gateway", "gateway", before="stopped", after="started", reason=f"{len(self.fleet.instances)} engines configured"
         )
-        loops: list[Coroutine[Any, Any, None]] = [self.fleet.run(), self.watch.run(), self._cycle()]
+        loops: list[Coroutine[Any, Any, None]] = [] if self.kv_events is None else [self.kv_events.start()]
+        loops += [self.fleet.run(), self.watch.run(), self._cycle()]
         if self.config.agents.enabled:
             loops += [self.subscriber.run(), self.subscriber.watch_views()]
         self._tasks = [asyncio.create_task(loop) for loop in loops]
@@ -227,6 +237,8 @@ class Gateway:
             for task in pending:
                 task.cancel()
             _, pending = await asyncio.wait(pending, timeout=1.0)
+        if self.kv_events is not None:
+            self.kv_events.close()
         for exporter in self._exporters:
             try:
                 async with asyncio.timeout(EXPORTER_CLOSE_S):
@@ -259,6 +271,7 @@ class Gateway:
             targets=self.config.slo.targets(),
             request_timeout_s=gateway.request_timeout_s,
             spawn=self._spawn,
+            cached_of=None if self.kv_events is None else self.kv_events.cached_of,
         )
         embeddings = PassThrough(
             fleet=self.fleet,

@@ -244,6 +244,7 @@ class GatewayOperations:
             "engine_running": snapshot.running if snapshot is not None else 0,
             "engine_waiting": snapshot.waiting if snapshot is not None else 0,
             "preemptions_total": snapshot.preemptions_total if snapshot is not None else 0,
+            "kv_events": None if self._gateway.kv_events is None else self._gateway.kv_events.report(instance.name),
         }
 
     def _tenants(self, now_s: float) -> list[dict[str, Any]]:

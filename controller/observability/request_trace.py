@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from hmas.controller.observability.observer import (
     Completion,
     Declared,
@@ -126,7 +128,9 @@ class RequestTraces(Observer):
         """See `Observer.received`."""
         if not self.kept:
             return
-        trace = RequestTrace(request, client_request_id, declared, self.queue(request.model, request.arrival_s))
+        # What it looks up of engines' caches is of no use later, and large.
+        kept = request if request.cached is None else replace(request, cached=None)
+        trace = RequestTrace(kept, client_request_id, declared, self.queue(request.model, request.arrival_s))
         trace.estimates.append((request.arrival_s, estimates))
         self._by_id[request.id] = trace
         if client_request_id != request.id:

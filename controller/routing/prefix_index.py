@@ -1,6 +1,6 @@
-"""Which instance has probably cached which beginning of a prompt: learned from what was sent, corrected by what engines report. Bounded."""
+"""Which instance has probably cached which beginning of a prompt, learned from what was sent, and how far reports bear it out. Bounded."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 BLOCKS_MOST = 131_072
 """Blocks that are remembered, those used last: 8 million tokens in blocks of 64, in about 25 MB for up to 30 instances."""
@@ -11,14 +11,80 @@ TRUST_LEAST = 512.0
 """Tokens expected before the engine's reports count."""
 
 
+def leading(blocks: Sequence[int], at: Callable[[int], int]) -> list[tuple[int, int]]:
+    """Who has how many leading `blocks`: bits of instances, and the number of blocks that those have.
+
+    `at` gives the bits of the instances that have a block. One that has a block has all before it, so this is a binary search for each
+    different number of blocks that instances have.
+    """
+    found: list[tuple[int, int]] = []
+    last = len(blocks) - 1
+    held = at(blocks[0]) if last >= 0 else 0
+    if not held:
+        return found
+    # What was looked up behind `low`, nearest last: the next search begins there.
+    behind = [(last, at(blocks[last]))]
+    low = 0
+    while held:
+        high, bits = behind[-1]
+        if bits & held == held:
+            behind.pop()
+            if not behind:
+                found.append((held, last + 1))
+                break
+            low = high
+            continue
+        # The first block that some of `held` lack. All of them have the one at `low`.
+        while high - low > 1:
+            middle = (low + high) // 2
+            here = at(blocks[middle])
+            if here & held == held:
+                low = middle
+            else:
+                high, bits = middle, here
+                behind.append((middle, here))
+        left = bits & held
+        found.append((held & ~left, high))
+        held, low = left, high
+        behind.pop()
+        if held and not behind:
+            found.append((held, last + 1))
+            break
+    return found
+
+
+class Trust:
+    """The share of what an index expects of an instance that its engine had cached, by the engine's own reports."""
+
+    __slots__ = ("_expected", "_found")
+
+    def __init__(self) -> None:
+        self._expected: dict[str, float] = {}
+        self._found: dict[str, float] = {}
+
+    def reported(self, instance: str, expected_tokens: float, cached_tokens: int) -> None:
+        """Compares what was expected to be cached of a prompt with the engine's report."""
+        self._expected[instance] = TRUST_DECAY * self._expected.get(instance, 0.0) + expected_tokens
+        self._found[instance] = TRUST_DECAY * self._found.get(instance, 0.0) + min(expected_tokens, float(cached_tokens))
+
+    def of(self, instance: str) -> float:
+        """0 to 1, over what was reported lately; 1 until the engine has reported on enough."""
+        expected = self._expected.get(instance, 0.0)
+        return 1.0 if expected < TRUST_LEAST else self._found[instance] / expected
+
+    def left(self, instance: str) -> None:
+        """Forgets an instance."""
+        self._expected.pop(instance, None)
+        self._found.pop(instance, None)
+
+
 class PrefixIndex:
     """A map from the hash of a block, which stands for all blocks before it too, to the instances that a prompt with it was sent to.
 
-    Two generations of half the bound each keep what was used last: a full young one becomes the old one, and the old one is dropped. An
-    instance that has a block has all before it, so a look-up is a binary search for each different number of blocks that instances have.
+    Two generations of half the bound each keep what was used last: a full young one becomes the old one, and the old one is dropped.
     """
 
-    __slots__ = ("_bits", "_expected", "_found", "_half", "_names", "_next", "_old", "_young")
+    __slots__ = ("_bits", "_half", "_names", "_next", "_old", "_young")
 
     def __init__(self, blocks_most: int = BLOCKS_MOST) -> None:
         self._half = max(1, blocks_most // 2)
@@ -27,8 +93,6 @@ class PrefixIndex:
         self._bits: dict[str, int] = {}
         self._names: dict[int, str] = {}
         self._next = 0
-        self._expected: dict[str, float] = {}
-        self._found: dict[str, float] = {}
 
     def __len__(self) -> int:
         return len(self._young) + len(self._old)
@@ -36,24 +100,8 @@ class PrefixIndex:
     def matched(self, blocks: Sequence[int]) -> dict[str, int]:
         """By instance, how many leading `blocks` it has; instances that have none are left out."""
         found: dict[str, int] = {}
-        last = len(blocks) - 1
-        held = self._at(blocks[0]) if blocks else 0
-        low = 0
-        while held:
-            if self._at(blocks[last]) & held == held:
-                self._give(held, last + 1, found)
-                break
-            # The first block that some of `held` lack. All of them have the one at `low`.
-            high = last
-            while high - low > 1:
-                middle = (low + high) // 2
-                if self._at(blocks[middle]) & held == held:
-                    low = middle
-                else:
-                    high = middle
-            left = self._at(blocks[high]) & held
-            self._give(held & ~left, high, found)
-            held, low = left, high
+        for bits, depth in leading(blocks, self._at):
+            self._give(bits, depth, found)
         return found
 
     def sent(self, blocks: Sequence[int], instance: str) -> None:
@@ -69,22 +117,10 @@ class PrefixIndex:
                 self._old = old = young
                 self._young = young = {}
 
-    def reported(self, instance: str, expected_tokens: float, cached_tokens: int) -> None:
-        """Compares what the index expected an engine to have cached of a prompt with the engine's own report."""
-        self._expected[instance] = TRUST_DECAY * self._expected.get(instance, 0.0) + expected_tokens
-        self._found[instance] = TRUST_DECAY * self._found.get(instance, 0.0) + min(expected_tokens, float(cached_tokens))
-
-    def trust(self, instance: str) -> float:
-        """The share of what the index expects that the engine had cached lately, 0 to 1; 1 until it has reported on enough."""
-        expected = self._expected.get(instance, 0.0)
-        return 1.0 if expected < TRUST_LEAST else self._found[instance] / expected
-
     def left(self, instance: str) -> None:
         """Forgets an instance. Its number is not used again, so that what stands under it in the map counts for none."""
         bit = self._bits.pop(instance, 0)
         self._names.pop(bit, None)
-        self._expected.pop(instance, None)
-        self._found.pop(instance, None)
 
     def _at(self, block: int) -> int:
         return self._young.get(block, 0) | self._old.get(block, 0)

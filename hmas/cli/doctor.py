@@ -16,6 +16,7 @@ from hmas.agents.meta.make import SELECTOR_PLUGINS
 from hmas.agents.perception.readers import READER_PLUGINS
 from hmas.agents.statera.agent import LAW_PLUGINS
 from hmas.cli.admin import admin_url_option, config_option, connect, read_config
+from hmas.cli.engines import kv_event_words
 from hmas.cli.output import EXIT_FAILED, example, json_option, say, say_json, table
 from hmas.cli.status import each_agent, flood_words, freshness, mqtt_words
 from hmas.controller.bus.embedded import LEAST_VERSION, find_server
@@ -41,6 +42,7 @@ OUTSIDE_SHARE = 0.05
 ASIDE = "the gateway serves by its own defaults until the answers are better; where they stay worse, leave the agent out by agents.only"
 LATE = "it hangs or is gone: `hmas up` and systemd restart it within seconds; else see its log. The gateway uses its fallback meanwhile"
 MQTT_AWAY = "serving goes on, and it tries again at least every 30 s; `hmas mqtt check` says what the broker refuses"
+KV_EVENTS = "its prefixes are known approximately meanwhile; docs/routing.md says what each state means and what to do"
 ENGINE_DOWN = "start it, or correct its address; the other engines serve meanwhile"
 
 
@@ -226,6 +228,13 @@ def check_gateway(config: Config, status: dict[str, Any] | None, trouble: str) -
     yield from check_load(status)
     own = {engine.name for engine in config.engines}
     yield from (_known_engine(item) for item in status["instances"] if item["name"] not in own)
+    for item in status["instances"]:
+        if item["kv_events"] is not None:
+            # Before the first event nothing is wrong: an idle engine sends none.
+            well = item["kv_events"]["state"] in ("live", "waiting", "replaying")
+            yield Check(
+                f"KV events of {item['name']}", "OK" if well else "WARN", kv_event_words(item["kv_events"]), "" if well else KV_EVENTS
+            )
     yield from check_agents(status["agents"])
 
 

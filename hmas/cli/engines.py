@@ -71,7 +71,18 @@ def engine_table(document: list[dict[str, Any]]) -> str:
         )
         for item in document
     ]
+    events = [item["kv_events"] for item in document]
+    if any(events):
+        head.append("KV events")
+        shown = ["" if one is None else kv_event_words(one) for one in events]
+        return table(head, [(*row, words) for row, words in zip(rows, shown, strict=True)])
     return table(head, rows)
+
+
+def kv_event_words(one: dict[str, Any]) -> str:
+    """The state of an engine's KV events, in a few words."""
+    age = "none yet" if one["age_s"] is None else f"newest {duration_words(one['age_s'])} ago"
+    return f"{one['state']}, {one['blocks']} blocks, {age}"
 
 
 def _state(item: dict[str, Any]) -> str:

@@ -1,20 +1,29 @@
-"""What a choice of an instance and a look-up in the prefix index cost. `python lab/benchmarks/bench_router.py`; no test runs it.
+"""What a choice of an instance and a look-up in the prefix indexes cost. `python lab/benchmarks/bench_router.py`; no test runs it.
 
 Goals: a choice within 20 us at 8 instances and 200 us at 1,000 with four scorers; a look-up of 4,096 tokens within 20 us.
+`--blocks 10000000` also fills the exact index, by 1,000 instances, and shows its memory and what a block costs to store and to remove.
 """
 
 import argparse
+import random
+import resource
 import statistics
 import time
+from array import array
 from collections.abc import Callable
+
+import msgspec
 
 from hmas.controller.core.prompt_texts import PromptTexts
 from hmas.controller.core.types import Controls, Estimates, Request, Slo
+from hmas.controller.routing.exact_index import ExactIndex, block_keys
+from hmas.controller.routing.known_prompts import KnownPrompt, KnownPrompts
 from hmas.controller.routing.prefix_index import PrefixIndex
 from hmas.controller.routing.registry import ROUTERS, make_router
 from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.scheduler import InstanceSpec, Scheduler, SchedulerSettings
+from hmas.engines.kv_events import KvEvent, decode_kv_batch, decode_kv_event
 
 FOUR = "default:queue=1:prefix=0.3:session=0.05:first-token=0.2"
 BLOCKS = 64
@@ -93,17 +102,73 @@ def index_rows(seconds: float) -> list[tuple[str, float, str]]:
     ]
 
 
+def exact_rows(seconds: float) -> list[tuple[str, float, str]]:
+    """The same for the exact index, in blocks of 16 tokens as engines have them on a GPU, and the events of a prompt of 4,096 tokens."""
+    index, prompts = ExactIndex(), KnownPrompts()
+    tokens = [7 * place % 50_000 for place in range(4096)]
+    data = array("I", tokens).tobytes()
+    for place in range(8):
+        count = 32 * (place + 1)
+        index.stored(f"i{place}", KvEvent(tuple(range(1 << 40, (1 << 40) + count)), tokens=data[: 64 * count], block_tokens=16))
+    keys = {16: block_keys(tokens, 16)}
+    blocks = entry(4).request.blocks
+    prompts.learn(blocks, KnownPrompt(tokens, (16,), ""))
+    hashes = [number.to_bytes(32, "big") for number in range(256)]
+    event = {"block_hashes": hashes, "parent_block_hash": None, "token_ids": tokens, "block_size": 16}
+    stored = msgspec.msgpack.encode([0.0, [{"type": "BlockStored", **event}]])
+    removed = msgspec.msgpack.encode([0.0, [{"type": "BlockRemoved", "block_hashes": hashes}]])
+
+    def apply() -> None:
+        for payload in (stored, removed):
+            for raw in decode_kv_batch(payload):
+                for one in decode_kv_event(raw):
+                    if one.tokens:
+                        index.stored("i9", one)
+                    else:
+                        index.removed("i9", one.hashes)
+
+    return [
+        ("exact look-up of 4,096 tokens", spent_us(lambda: index.matched(keys, 4096), seconds), "20"),
+        ("finding the tokens of a known text", spent_us(lambda: prompts.find(blocks), seconds), ""),
+        ("keys of 4,096 tokens", spent_us(lambda: KnownPrompt(tokens, (16,), ""), seconds), ""),
+        ("a block stored and removed by events", spent_us(apply, seconds) / 256, ""),
+    ]
+
+
+def fill(blocks: int) -> None:
+    """Memory and time of an index with so many blocks, in prompts of 100 blocks, by 1,000 instances."""
+    index, draw = ExactIndex(), random.Random(1).randbytes
+    before_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    longest_ms = begun_s = 0.0
+    begun_s = time.process_time()
+    for number in range(blocks // 100):
+        event = KvEvent(tuple(memoryview(draw(800)).cast("Q")), tokens=draw(6400), block_tokens=16)
+        one_s = time.process_time()
+        index.stored(f"i{number % 1000}", event)
+        longest_ms = max(longest_ms, 1000.0 * (time.process_time() - one_s))
+    spent_s = time.process_time() - begun_s
+    memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before_mb
+    print(
+        f"{len(index):,} blocks of 1,000 instances: {memory_mb:,.0f} MB, {memory_mb * 1048576 / blocks:.0f} bytes each; "
+        f"{blocks / spent_s:,.0f} stored each second, 100 blocks in {longest_ms:.1f} ms at most"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=1.0, help="time for each figure")
-    seconds = parser.parse_args().seconds
+    parser.add_argument("--blocks", type=int, default=0, help="fill the exact index with so many blocks, too")
+    options = parser.parse_args()
+    seconds = options.seconds
     rows: list[tuple[str, float, str]] = []
     for count, goal in ((8, "20"), (1000, "200")):
         rows += [(f"{name}, {count} instances", choice_us(name, count, seconds), "") for name in ROUTERS]
         rows.append((f"four scorers, {count} instances", choice_us(FOUR, count, seconds), goal))
     print(f"{'':48}{'us':>8}{'goal':>8}")
-    for name, value, goal in [*rows, *index_rows(seconds)]:
+    for name, value, goal in [*rows, *index_rows(seconds), *exact_rows(seconds)]:
         print(f"{name:48}{value:8.1f}{goal:>8}")
+    if options.blocks:
+        fill(options.blocks)
 
 
 if __name__ == "__main__":

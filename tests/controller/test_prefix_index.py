@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from routing_kit import State, chosen, entry
 
 from hmas.controller.core.request_body import CHAT, COMPLETIONS, read_call
-from hmas.controller.routing.prefix_index import IDS_MOST, PrefixIndex
+from hmas.controller.routing.prefix_index import IDS_MOST, PrefixIndex, Trust
 from hmas.controller.routing.registry import make_router
 from hmas.controller.routing.scorers.prefix import Prefix
 
@@ -61,16 +61,18 @@ def test_an_instance_that_left_has_nothing_when_it_comes_back():
 
 
 def test_reports_below_what_was_expected_lower_the_trust_and_true_ones_restore_it():
-    index = PrefixIndex()
-    assert index.trust("a") == 1.0
-    index.reported("a", 100.0, 0)
-    assert index.trust("a") == 1.0, "too little to judge by"
+    trust = Trust()
+    assert trust.of("a") == 1.0
+    trust.reported("a", 100.0, 0)
+    assert trust.of("a") == 1.0, "too little to judge by"
     for _ in range(30):
-        index.reported("a", 1000.0, 250)
-    assert index.trust("a") == pytest.approx(0.25, abs=0.02)
+        trust.reported("a", 1000.0, 250)
+    assert trust.of("a") == pytest.approx(0.25, abs=0.02)
     for _ in range(60):
-        index.reported("a", 1000.0, 5000)
-    assert index.trust("a") == pytest.approx(1.0, abs=0.02)
+        trust.reported("a", 1000.0, 5000)
+    assert trust.of("a") == pytest.approx(1.0, abs=0.02)
+    trust.left("a")
+    assert trust.of("a") == 1.0
 
 
 def test_a_prompt_goes_where_its_beginning_is_unless_that_instance_is_much_busier():

@@ -125,6 +125,12 @@ class Fleet:
                 self._contexts[model] = known
         return known
 
+    def adapter(self, model: str) -> str:
+        """The name of the LoRA adapter that answers for `model`, empty if that is a model of its own: vLLM then names no `parent`."""
+        entries = (entry for instance in self.instances.values() for entry in instance.entries if entry["id"] == model)
+        entry = next(entries, None)
+        return model if entry is not None and entry.get("parent") else ""
+
     def model_entries(self) -> list[dict[str, Any]]:
         """Entries of all instances for `/v1/models`, each id once."""
         merged: dict[str, dict[str, Any]] = {}

@@ -12,7 +12,7 @@ from typing import Any
 from hmas.controller.control.estimates import Declared
 from hmas.controller.core.request_body import Call
 from hmas.controller.core.slo import TargetTable
-from hmas.controller.core.types import DEFAULT_IMPORTANCE, OutcomeKind, Request, Slo, TaskType
+from hmas.controller.core.types import DEFAULT_IMPORTANCE, EngineCached, OutcomeKind, Request, Slo, TaskType
 from hmas.controller.gateway.errors import ApiError, without_addresses
 from hmas.controller.gateway.http.transport import HttpRequest, Responder
 from hmas.controller.gateway.instances.monitor import Fleet
@@ -53,6 +53,7 @@ class CompletionHandler:
         targets: TargetTable,
         request_timeout_s: float,
         spawn: Callable[[Coroutine[Any, Any, object]], None],
+        cached_of: Callable[[Call, bytes], EngineCached | None] | None = None,
     ) -> None:
         self._manager = manager
         self._fleet = fleet
@@ -64,6 +65,7 @@ class CompletionHandler:
         self._default_slo = targets.target(TaskType.UNKNOWN, DEFAULT_IMPORTANCE)
         self._request_timeout_s = request_timeout_s
         self._spawn = spawn
+        self._cached_of = cached_of
         self._ids = Ids()
 
     async def serve(self, http: HttpRequest, out: Responder) -> None:
@@ -134,6 +136,7 @@ class CompletionHandler:
                 sequences=call.sequences,
                 body_bytes=len(body),
                 blocks=call.blocks,
+                cached=None if self._cached_of is None else self._cached_of(call, body),
             ),
             call=call,
             client_request_id=claims.request_id or request_id,

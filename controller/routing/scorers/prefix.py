@@ -1,4 +1,4 @@
-"""Scores instances by how much of the prompt their prefix cache probably holds."""
+"""Scores instances by how much of the prompt their prefix cache holds."""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,8 +6,8 @@ from heapq import nlargest
 from typing import ClassVar
 
 from hmas.controller.core.placement import InstanceState, Routable
-from hmas.controller.core.types import Request
-from hmas.controller.routing.prefix_index import PrefixIndex
+from hmas.controller.core.types import EngineCached, Request
+from hmas.controller.routing.prefix_index import PrefixIndex, Trust
 from hmas.controller.routing.scorers.session import mean_load, under_cap
 
 SMALL_TOKENS = 512
@@ -19,21 +19,26 @@ RUNNING_MOST = 16_384
 
 
 class Prefix:
-    """The share of the prompt that need not be computed there, by `PrefixIndex`, unless `under_cap` forbids it.
+    """The share of the prompt that need not be computed there, unless `under_cap` forbids it.
+
+    What is cached is known from the engine's own reports of its blocks where it sends them (`Request.cached`), else from `PrefixIndex`:
+    what was sent there. The second also goes on where the first ends because the tokens of the rest of the prompt are not known.
 
     What the cache saves is lost again where more prompt tokens than elsewhere wait to be computed first, so these are subtracted.
 
-    An engine that has reported fewer cached tokens than expected is trusted less; one that has never reported any may not report at all,
-    and is believed to cache.
+    An engine that has reported fewer cached tokens with its answers than expected is trusted less; one that has never reported any may not
+    report at all, and is believed to cache. Each of the two sources has a trust of its own.
     """
 
     name: ClassVar[str] = "prefix"
-    summary: ClassVar[str] = "share of the prompt that it has cached, by what was sent to it"
+    summary: ClassVar[str] = "share of the prompt that it has cached, by its KV events or by what was sent to it"
     uses_blocks: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self.index = PrefixIndex()
-        self._expected: OrderedDict[str, float] = OrderedDict()
+        self._trust = Trust()
+        self._trust_in_events = Trust()
+        self._expected: OrderedDict[str, tuple[float, Trust]] = OrderedDict()
         self._reports: set[str] = set()
         self._found: Mapping[str, int] = {}
         self._for: object = None
@@ -41,32 +46,42 @@ class Prefix:
     def score(self, entry: Routable, instances: Sequence[InstanceState], now_s: float) -> list[float]:  # noqa: ARG002  the contract's
         """See `Scorer.score`."""
         request = entry.request
-        found = self._matched(request)
-        if not found:
+        found, cached = self._matched(request), request.cached
+        if not found and (cached is None or not cached.look()[0]):
             return []
         each, most = _block_tokens(request), max(SMALL_TOKENS, request.prompt_tokens)
         mean = mean_load(instances)
         least = min([instance.prefill_tokens for instance in instances])
+        trust = self._trust
         scores: list[float] = []
         for instance in instances:
             name = instance.name
-            blocks = found.get(name, 0)
-            saved = blocks * each * self.index.trust(name) - (instance.prefill_tokens - least) if blocks else 0.0
+            tokens = found.get(name, 0) * each
+            if cached is not None:
+                tokens, trust = self._by_events(cached, name, tokens)
+            saved = tokens * trust.of(name) - (instance.prefill_tokens - least) if tokens else 0.0
             scores.append(saved / most if saved > 0.0 and under_cap(instance, mean) else 0.0)
         return scores
 
     def favours(self, entry: Routable) -> Iterable[str]:
-        """See `Scorer.favours`: those with the most."""
+        """See `Scorer.favours`: those with the most, by either source."""
         found = self._matched(entry.request)
-        return nlargest(FAVOURED, found, key=found.__getitem__)
+        names = nlargest(FAVOURED, found, key=found.__getitem__)
+        if entry.request.cached is not None:
+            reported = entry.request.cached.look()[0]
+            names += nlargest(FAVOURED, reported, key=reported.__getitem__)
+        return names
 
     def sent(self, entry: Routable, instance: str, now_s: float) -> None:  # noqa: ARG002  likewise
         """The instance computes the prompt, and has it from now on."""
         request = entry.request
         if not request.blocks:
             return
-        if (blocks := self.index.matched(request.blocks).get(instance, 0)) > 0:
-            self._expected[request.id] = blocks * _block_tokens(request)
+        tokens, trust = self.index.matched(request.blocks).get(instance, 0) * _block_tokens(request), self._trust
+        if request.cached is not None:
+            tokens, trust = self._by_events(request.cached, instance, tokens)
+        if tokens > 0.0:
+            self._expected[request.id] = (tokens, trust)
             if len(self._expected) > RUNNING_MOST:
                 self._expected.popitem(last=False)
         self.index.sent(request.blocks, instance)
@@ -74,16 +89,26 @@ class Prefix:
 
     def ended(self, request: Request, instance: str, cached_tokens: int | None) -> None:
         """Compares with the engine's report."""
-        expected = self._expected.pop(request.id, 0.0)
+        expected = self._expected.pop(request.id, None)
         if cached_tokens:
             self._reports.add(instance)
-        if expected > 0.0 and cached_tokens is not None and instance in self._reports:
-            self.index.reported(instance, expected, cached_tokens)
+        if expected is not None and cached_tokens is not None and instance in self._reports:
+            expected[1].reported(instance, expected[0], cached_tokens)
 
     def left(self, instance: str) -> None:
         """Its cache is empty when it comes back."""
         self.index.left(instance)
+        self._trust.left(instance)
+        self._trust_in_events.left(instance)
         self._reports.discard(instance)
+
+    def _by_events(self, cached: EngineCached, instance: str, sent_tokens: float) -> tuple[float, Trust]:
+        """Tokens of the prompt that an instance has, where `sent_tokens` were sent there, and the trust in the source that says so."""
+        reported, known = cached.look()
+        tokens = float(reported.get(instance, 0))
+        if tokens >= sent_tokens or (tokens < known and instance in cached.complete):
+            return tokens, self._trust_in_events
+        return sent_tokens, self._trust
 
     def _matched(self, request: Request) -> Mapping[str, int]:
         """Looked up once for a ranking, in which `favours` and `score` may both ask."""
