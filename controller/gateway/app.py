@@ -122,7 +122,6 @@ class Gateway:
             self.observer, self.control, targets=targets, on_defaults=self.on_defaults, judging=config.agents.set_aside
         )
         self.liveness = AgentLiveness()
-        asking = Asking(all_requests=config.agents.ask == "all", sample_rps=config.agents.ask_sample_rps, now_s=clock.now_s())
         self.manager = RequestManager(
             scheduler=self.scheduler,
             fleet=self.fleet,
@@ -134,7 +133,7 @@ class Gateway:
             weight_of=self.control.weight_of,
             agents=self.agents,
             liveness=self.liveness,
-            asking=asking,
+            asking=Asking(all_requests=config.agents.ask == "all", sample_rps=config.agents.ask_sample_rps, now_s=clock.now_s()),
         )
         self.agents.on_judged = self._judged
         self.fleet.on_snapshot = self.scheduler.observe
