@@ -46,7 +46,7 @@ def causal(rows, tmp_path_factory) -> Path:
     """A causal model that was killed in the middle of its training, resumed, and ended."""
     folder = tmp_path_factory.mktemp("causal")
     told: tuple[Any, ...] = ("--base", base("causal"), "--data", rows, "--out", folder / "out", "--work", folder / "work", *SMALL)
-    told = (*told, "--epochs", 5, "--eval-every", 12)
+    told = (*told, "--epochs", 14, "--eval-every", 12)
     first = Training(folder / "first.log", *told)
     # The line about a look comes before its checkpoint, the line of the next step after it.
     first.until("step 13 of")
@@ -223,7 +223,7 @@ def test_an_encoder_is_merged_and_beats_chance_and_majority(more, rows, tmp_path
         *SMALL,
         *more,
         "--epochs",
-        6,
+        16,
         "--eval-every",
         20,
     )
