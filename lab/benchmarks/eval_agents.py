@@ -8,6 +8,7 @@ HMAS_DATA_DIR=... python lab/benchmarks/eval_agents.py --page docs/agents.md   #
 in the same shares in every source. Without the text, too, as where prompts may not leave the gateway. `sources`: trained again without a
 source, judged on it; needs torch (`make eval-agents` runs in build/train). `lengths`: quantiles on real outputs of many models, beside the
 moving histogram by prompt length (AIBrix), the model's mean and TF-IDF. `prediction`: LLM-Pilot, by rows, by unseen load, by unseen GPU.
+`pretrained` runs only where it is named: the models in `--model`, as `task` judges the shipped one.
 """
 
 import argparse
@@ -38,13 +39,14 @@ from hmas_lab.training.recipe import recipe_sha256
 from hmas_lab.training.shapes import evaluate_shapes
 from hmas_lab.training.typed import PROMPTS_FILE, load, own_rows, typed_rows
 
-from hmas.agents.model_store.card import file_sha256
+from hmas.agents.model_store.card import file_sha256, read_card
 from hmas.agents.model_store.store import ModelStore
+from hmas.agents.perception.lm.reader import open_reader
 from hmas.agents.perception.readers import ReaderSource
 from hmas.agents.perception.reading import TASKS, Reader
 from hmas.agents.perception.training.data import Row
 from hmas.agents.perception.training.evaluation import evaluate_reader
-from hmas.agents.perception.training.metrics import report
+from hmas.agents.perception.training.metrics import report, summary
 from hmas.agents.perception.training.split import parts_of
 from hmas.controller.config.schema import AgentsConfig
 
@@ -160,6 +162,22 @@ def sources(data: Path, options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+def pretrained(data: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Models that `hmas train perception --base` wrote, as `task` judges the shipped one; the card has what it says of left-out sources."""
+    _, test = test_rows(data)
+    found: dict[str, Any] = {}
+    for folder in options.model:
+        reader = open_reader(folder, batch=256)
+        bare = evaluate_reader(reader, test)
+        found[folder.name] = {
+            "bare": summary(bare),
+            "shapes": evaluate_shapes(reader, test),
+            "left_out": read_card(folder).metrics.get("left_out"),
+        }
+        say(f"pretrained, {folder.name}: accuracy {bare['accuracy']:.4f}, ECE {bare['ece']:.4f}")
+    return found
+
+
 def lengths(data: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Output lengths as quantiles on real outputs of many models, beside plain baselines."""
     found, prompts, typed = (data / name for name in (*LENGTHS, PROMPTS_FILE))
@@ -196,7 +214,7 @@ def _sample(rows: Any, model: Any, most: int = 1500) -> dict[str, Any]:
 
 
 PARTS: Mapping[str, Callable[[Path, argparse.Namespace], dict[str, Any]]] = MappingProxyType(
-    {"task": task, "lengths": lengths, "prediction": prediction, "sources": sources}
+    {"task": task, "lengths": lengths, "prediction": prediction, "sources": sources, "pretrained": pretrained}
 )
 
 
@@ -212,7 +230,9 @@ def plain(value: Any) -> Any:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("build/eval/agents.json"))
-    parser.add_argument("--parts", default=",".join(PARTS), help=f"with commas between, of {', '.join(PARTS)}")
+    usual = ",".join(name for name in PARTS if name != "pretrained")
+    parser.add_argument("--parts", default=usual, help=f"with commas between, of {', '.join(PARTS)}")
+    parser.add_argument("--model", type=Path, action="append", default=[], help="pretrained: a folder of such a model; repeatable")
     parser.add_argument("--rows", type=int, default=0, help="lengths: so many answers drawn at random; 0 for all")
     parser.add_argument("--sources", default="", help="sources: only these, with commas between")
     parser.add_argument("--epochs", type=int, default=0, help="sources: passes of each training; 0 for the shipped model's")

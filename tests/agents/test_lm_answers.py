@@ -21,6 +21,7 @@ from hmas.agents.perception.lm.answers import (
     MIDDLE,
     NAMES,
     OPENING,
+    SIDE_CHARS,
     bin_of,
     cut,
     log_quantiles,
@@ -122,6 +123,17 @@ def test_a_question_ends_where_the_label_begins_and_takes_surrogates():
     asked.encode("utf-8")
     assert "3 messages" in asked
     assert "no tools" not in asked
+
+
+def test_system_prompt_and_history_stand_shortened_before_the_question_where_the_artefact_knows_them():
+    view = PromptView(excerpt="The house is red.", system="Translate what the user sends. " * 40, history="long ago " * 90 + "user: hello")
+    asked = question(view)
+    system, history, rest = asked.split("\n", 2)
+    assert system.startswith("System prompt: Translate what the user sends.")
+    assert history.endswith("user: hello")
+    assert len(system) + len(history) < 2 * SIDE_CHARS + 40
+    assert rest == question(view, side_chars=0), "an artefact that was trained without them is asked as it was trained"
+    assert question(PromptView(excerpt="a")) == question(PromptView(excerpt="a"), side_chars=0)
 
 
 def test_half_an_answer_is_no_answer():
@@ -256,7 +268,7 @@ def settings(tmp_path):
     [
         ("epochs", 0.0, "epochs is 0.0; allowed: 0.01 to 1000"),
         ("learning_rate", math.nan, "learning_rate is nan; allowed: 1e-07 to 1"),
-        ("rank", 0, "rank is 0; allowed: 1 to 512"),
+        ("rank", 0, "rank is 0 without merge; allowed: rank 0, which trains all weights, with merge"),
         ("kind", "decoder", "kind is 'decoder'; allowed: auto, causal, encoder"),
         ("targets", " ,", "targets is empty; allowed: auto, all-linear"),
         ("base", Path("/nowhere"), "base is /nowhere; allowed: a local folder of a Hugging Face model"),

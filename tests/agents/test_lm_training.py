@@ -46,7 +46,7 @@ def causal(rows, tmp_path_factory) -> Path:
     """A causal model that was killed in the middle of its training, resumed, and ended."""
     folder = tmp_path_factory.mktemp("causal")
     told: tuple[Any, ...] = ("--base", base("causal"), "--data", rows, "--out", folder / "out", "--work", folder / "work", *SMALL)
-    told = (*told, "--epochs", 5, "--eval-every", 12)
+    told = (*told, "--epochs", 14, "--eval-every", 12)
     first = Training(folder / "first.log", *told)
     # The line about a look comes before its checkpoint, the line of the next step after it.
     first.until("step 13 of")
@@ -180,7 +180,38 @@ async def test_vllm_with_the_adapter_reads_as_the_process_does(causal, rows, tmp
     assert np.median(apart) < 0.05
 
 
-def test_an_encoder_is_merged_and_beats_chance_and_majority(rows, tmp_path):
+def test_every_pass_draws_and_sends_its_rows_anew_and_the_same_in_every_process(rows, tmp_path):
+    from hmas.agents.perception.lm.passes import Passes
+    from hmas.agents.perception.lm.train import TrainSettings
+
+    settings = TrainSettings(base=base("causal"), data=(rows,), out=tmp_path, work=tmp_path, epochs=2.5, batch=16, seed=3)
+    given = read_rows([rows])
+    made = [Passes(given, [], settings, lambda view, label, tokens: {"labels": [label, tokens], "input_ids": [hash(view)]}) for _ in "ab"]
+    assert len(made[0]) == 2.5 * made[0].rows == 2.5 * len(given)
+    seen = [made[0][index] for index in range(len(made[0]))]
+    assert [made[1][index] for index in reversed(range(len(seen)))] == seen[::-1]
+    assert len({example["input_ids"][0] for example in seen}) > 0.9 * len(seen), "rows come back in other shapes"
+
+
+def test_a_step_whose_gradient_is_not_finite_changes_no_weight():
+    from transformers import TrainerControl, TrainerState, TrainingArguments
+
+    from hmas.agents.perception.lm.fitting import Sound
+
+    told: list[str] = []
+    sound, layer = Sound(told.append), torch.nn.Linear(2, 2)
+    rest = (TrainingArguments(output_dir="unused", report_to="none"), TrainerState(), TrainerControl())
+    for value, left_out in ((1.0, 0), (float("nan"), 1), (float("inf"), 2)):
+        for weight in layer.parameters():
+            weight.grad = torch.full_like(weight, value)
+        sound.on_pre_optimizer_step(*rest, model=layer)
+        assert sound.left_out == left_out
+        assert all((weight.grad is None) is (left_out > 0) for weight in layer.parameters())
+    assert "its gradient is not finite" in told[0]
+
+
+@pytest.mark.parametrize("more", [(), ("--rank", 0, "--learning-rate", 1e-3)])
+def test_an_encoder_is_merged_and_beats_chance_and_majority(more, rows, tmp_path):
     told: tuple[Any, ...] = (
         "--base",
         base("encoder"),
@@ -190,8 +221,9 @@ def test_an_encoder_is_merged_and_beats_chance_and_majority(rows, tmp_path):
         tmp_path / "out",
         "--merge",
         *SMALL,
+        *more,
         "--epochs",
-        6,
+        16,
         "--eval-every",
         20,
     )
@@ -222,7 +254,7 @@ def test_an_interrupt_leaves_a_checkpoint_and_a_run_without_progress_stops_early
 @pytest.mark.parametrize(
     ("told", "said"),
     [
-        (("--rank", 0), "rank is 0; allowed: 1 to 512"),
+        (("--rank", 0), "rank is 0 without merge"),
         (("--targets", "nothing_like_it"), "targets is 'nothing_like_it'"),
         (("--kind", "encoder", "--resume"), "allowed with --resume: the folder of a run"),
     ],

@@ -40,6 +40,8 @@ NAMES: tuple[str, ...] = tuple(task.value for task in TASKS)
 LETTERS: tuple[str, ...] = tuple(string.ascii_uppercase[: len(TASKS)])
 """Labels for tokenizers in which two of `NAMES` begin with the same token, in the order of `TASKS`."""
 EXCERPT_CHARS = 1200
+SIDE_CHARS = 300
+"""Characters of the system prompt's beginning, and of the history's end, that stand before the question."""
 HEAD_SHARE = 0.6
 """Share of a cut excerpt that comes from its beginning: commands stand at the beginning or at the end, more often at the beginning."""
 CUT = "\n...\n"
@@ -67,15 +69,15 @@ def facts(view: PromptView) -> str:
     return f"{chars} characters, {view.turns} messages, {view.images} images, {'tools' if view.has_tools else 'no tools'}"
 
 
-def question(view: PromptView, excerpt_chars: int = EXCERPT_CHARS) -> str:
+def beside(view: PromptView, side_chars: int) -> str:
+    """Returns system prompt and history, shortened, one paragraph each; empty where there is neither."""
+    sides = (("System prompt", view.system[:side_chars]), ("Said before", view.history[-side_chars:]))
+    return "".join(f"{name}: {cut(text.strip(), side_chars)}\n" for name, text in sides if text.strip()) if side_chars else ""
+
+
+def question(view: PromptView, excerpt_chars: int = EXCERPT_CHARS, side_chars: int = SIDE_CHARS) -> str:
     """Returns the text whose continuation is the label, the length bin and the end of the JSON object."""
-    before, after = question_parts(view)
-    return before + cut(view.excerpt, excerpt_chars) + after
-
-
-def question_parts(view: PromptView) -> tuple[str, str]:
-    """Returns the text before and after the excerpt."""
-    return _ASK, f"\n----\n{facts(view)}\n{OPENING}"
+    return f"{beside(view, side_chars)}{_ASK}{cut(view.excerpt, excerpt_chars)}\n----\n{facts(view)}\n{OPENING}"
 
 
 def pattern(labels: Sequence[str]) -> str:

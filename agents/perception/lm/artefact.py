@@ -43,7 +43,7 @@ def write_artefact(folder: Path, model: Any, tokenizer: Any, card: ModelCard) ->
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         if details.weights == MERGED:
-            model.merge_and_unload().save_pretrained(weights)
+            (model.merge_and_unload() if hasattr(model, "merge_and_unload") else model).save_pretrained(weights)
         else:
             model.save_pretrained(weights)
             # peft's own README is an empty template.

@@ -125,11 +125,13 @@ def open_base(folder: Path, kind: str, *, dtype: torch.dtype) -> Base:
 
 
 def with_adapter(base: Base, *, rank: int, alpha: int, dropout: float, targets: str) -> Any:
-    """Returns the base with a new LoRA adapter; everything else is frozen.
+    """Returns the base with a new LoRA adapter, all else frozen; with rank 0 the base itself, all of it to be trained.
 
     Raises:
         ConfigError: The base has none of the named modules.
     """
+    if not rank:
+        return base.model
     config = LoraConfig(
         r=rank,
         lora_alpha=alpha,

@@ -58,7 +58,7 @@ class LmDetails(msgspec.Struct, frozen=True, kw_only=True):
         base_fingerprint: Result of `bases.fingerprint`; empty for merged weights.
         tasks: Order of the labels.
         bins: Names of the length bins.
-        excerpt_chars, max_tokens: How much of a prompt the model sees.
+        excerpt_chars, side_chars, max_tokens: How much the model sees of the question, of system prompt and history, and of all together.
         tokens: The answer in token ids; None for an encoder.
         task_temperature, length_temperature: Divisors of the logits that calibrate the confidence, fitted on the validation rows.
         rank: Rank of the adapter.
@@ -71,6 +71,7 @@ class LmDetails(msgspec.Struct, frozen=True, kw_only=True):
     tasks: tuple[str, ...] = tuple(task.value for task in TASKS)
     bins: tuple[str, ...] = BIN_WORDS
     excerpt_chars: int
+    side_chars: int = 0
     max_tokens: int
     tokens: LabelTokens | None = None
     task_temperature: float = 1.0

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hmas.agents.model_store.card import read_card
-from hmas.agents.perception.lm.answers import BIN_WORDS, EXCERPT_CHARS, NAMES, parse, pattern, question, reading_of
+from hmas.agents.perception.lm.answers import BIN_WORDS, EXCERPT_CHARS, NAMES, SIDE_CHARS, parse, pattern, question, reading_of
 from hmas.agents.perception.lm.details import FORMAT, LmDetails, details_of
 from hmas.agents.perception.reading import PromptView, Reading
 from hmas.controller.core.errors import ModelError
@@ -166,8 +166,9 @@ class EndpointReader:
         return found
 
     async def _ask(self, session: aiohttp.ClientSession, views: Sequence[PromptView]) -> list[Reading]:
-        chars = self._details.excerpt_chars if self._details is not None else EXCERPT_CHARS
-        body = self._asked | {"prompt": [question(view, chars) for view in views]}
+        known = self._details
+        chars, side = (EXCERPT_CHARS, SIDE_CHARS) if known is None else (known.excerpt_chars, known.side_chars)
+        body = self._asked | {"prompt": [question(view, chars, side) for view in views]}
         async with session.post(self._url, json=body) as response:
             data = await response.content.read(_MAX_BYTES)
             while not response.content.at_eof() and len(data) < _MAX_BYTES:

@@ -1,7 +1,9 @@
 """One training run from rows to artefact, on transformers' own Trainer. Needs the extra `train`; import it where it is used."""
 
 import contextlib
+import functools
 import math
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -12,15 +14,16 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
-from transformers import EarlyStoppingCallback, PrinterCallback, Trainer, TrainerCallback, TrainingArguments, set_seed
+from transformers import EarlyStoppingCallback, PrinterCallback, TrainerCallback, TrainingArguments, set_seed
 from transformers.utils import logging as hf_logging
 
 from hmas.agents.model_store.card import ModelCard, file_sha256
-from hmas.agents.perception.lm.answers import softened
+from hmas.agents.perception.lm.answers import SIDE_CHARS, softened
 from hmas.agents.perception.lm.artefact import open_artefact, precision, write_artefact
 from hmas.agents.perception.lm.bases import Base, fingerprint, kind_of, open_base, with_adapter
 from hmas.agents.perception.lm.details import ADAPTER, FORMAT, MERGED, LmDetails, label_tokens
 from hmas.agents.perception.lm.judging import calibrated, judged
+from hmas.agents.perception.lm.passes import InOrder, Passes, sent
 from hmas.agents.perception.lm.scoring import (
     CausalCollator,
     EncoderCollator,
@@ -32,7 +35,9 @@ from hmas.agents.perception.lm.scoring import (
     render,
 )
 from hmas.agents.perception.lm.train import LOG, Run, Trained, TrainSettings, begin, newest_checkpoint
-from hmas.agents.perception.training.data import Row, read_rows
+from hmas.agents.perception.reading import PromptView
+from hmas.agents.perception.training.clients import Clients
+from hmas.agents.perception.training.data import GENERATED, Row, read_rows
 from hmas.agents.perception.training.split import evenly, parts_of
 from hmas.controller.core.errors import ConfigError, ModelError
 from hmas.controller.runtime.clock import Clock
@@ -41,15 +46,17 @@ Say = Callable[[str], None]
 """Takes one line of text for people."""
 MINUTE_S = 60.0
 
+WORKERS = 5
+"""Processes that prepare batches for a GPU."""
 LOOKS_PER_EPOCH = 5
 LOGS_PER_RUN = 50
 WARMUP = 0.03
 LEAST_GAIN = 1e-4
 """Improvement of the validation loss that counts: at a rate of almost nothing the loss improves by almost nothing, without end."""
-COMPARED = 8
+COMPARED = 16
 """Prompts on which the reloaded artefact must answer like the trained model."""
 TOLERANCE = 0.05
-"""Largest difference of a probability: merging in bfloat16 rounds, while a head that was not stored guesses."""
+"""Largest difference of a probability, as a mean over these prompts: bfloat16 rounds, while a head that was not stored guesses."""
 
 
 class Progress(TrainerCallback):  # type: ignore[misc]  # transformers is not there for the type checker
@@ -84,6 +91,28 @@ class Progress(TrainerCallback):  # type: ignore[misc]  # transformers is not th
         left = f"{left_s:.0f} s" if left_s < MINUTE_S else f"{left_s / MINUTE_S:.0f} min"
         rate = (float(state.num_input_tokens_seen) - first_tokens) / took_s
         return f"step {state.global_step} of {state.max_steps}, loss {loss:.4f}, {rate:.0f} tokens/s, about {left} left"
+
+
+class Sound(TrainerCallback):  # type: ignore[misc]  # transformers is not there for the type checker
+    """Leaves out the steps whose gradient is not finite: in half precision one batch can make one, and no weight would survive it.
+
+    Attributes:
+        left_out: Number of these steps.
+    """
+
+    def __init__(self, say: Say) -> None:
+        self.left_out = 0
+        self._say = say
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:  # noqa: ARG002
+        """Drops such a gradient."""
+        gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
+        if torch.isfinite(torch.nn.utils.get_total_norm(gradients)):
+            return
+        self.left_out += 1
+        self._say(f"step {state.global_step + 1} is left out: its gradient is not finite")
+        for weight in model.parameters():
+            weight.grad = None
 
 
 class Stopper(TrainerCallback):  # type: ignore[misc]  # transformers is not there for the type checker
@@ -131,20 +160,25 @@ def fit(settings: TrainSettings, *, clock: Clock, say: Say, command: str) -> Tra
         torch.set_num_threads(settings.threads)
     kind = kind_of(settings.base, settings.kind)
     run = Run(settings=settings, base_fingerprint=fingerprint(settings.base), data_sha256=_hashes(settings.data))
-    rows = evenly(read_rows(settings.data), settings.limit, settings.seed)
-    parts = parts_of(rows, seed=settings.seed, licensed=False)
+    every = read_rows(settings.data)
+    rows = evenly([row for row in every if row.source != GENERATED], settings.limit, settings.seed)
+    own = evenly([row for row in every if row.source == GENERATED], settings.limit, settings.seed)
+    parts = parts_of(rows, licensed=settings.licensed, without=settings.without)
     if len({row.task for row in rows}) < 2 or not (parts.train and parts.validation and parts.test):
         tasks = len({row.task for row in rows})
         raise ConfigError(f"data has {len(rows)} rows of {tasks} task types; allowed: two types or more, and enough rows to hold some out")
-    say(f"{kind} base {settings.base}; {len(parts.train)} rows to train, {len(parts.validation)} to validate, {len(parts.test)} to test")
+    counts = f"{len(parts.train)} rows to train and {len(own)} generated, {len(parts.validation)} to validate, {len(parts.test)} to test"
+    say(f"{kind} base {settings.base}; {counts}")
     set_seed(settings.seed)
-    base = open_base(settings.base, kind, dtype=precision())
+    # Weights in half precision would lose the small steps of a training of all of them.
+    base = open_base(settings.base, kind, dtype=precision() if settings.rank else torch.float32)
     details = LmDetails(
         kind=kind,
         weights=MERGED if settings.merge else ADAPTER,
         base=str(settings.base.resolve()),
         base_fingerprint="" if settings.merge else run.base_fingerprint,
         excerpt_chars=settings.excerpt_chars,
+        side_chars=SIDE_CHARS,
         max_tokens=_max_tokens(base, settings.max_tokens),
         tokens=label_tokens(base.tokenizer) if kind == "causal" else None,
         rank=settings.rank,
@@ -154,20 +188,25 @@ def fit(settings: TrainSettings, *, clock: Clock, say: Say, command: str) -> Tra
     say = _also_to(settings.work / LOG, say)
     if settings.resume:
         say(f"going on from {checkpoint}" if checkpoint else "no whole checkpoint yet: starting at the beginning")
-    trainable, every = model.get_nb_trainable_parameters()
-    say(f"training {trainable / 1e6:.2f} M of {every / 1e6:.1f} M parameters")
-    stopper = Stopper()
+    sizes = [(part.numel(), part.requires_grad) for part in model.parameters()]
+    say(f"training {sum(size for size, learns in sizes if learns) / 1e6:.2f} M of {sum(size for size, _ in sizes) / 1e6:.1f} M parameters")
+    stopper, sound = Stopper(), Sound(say)
     collate: Callable[..., Any] = EncoderCollator(base.tokenizer.pad_token_id)
     if details.tokens is not None:
         collate = CausalCollator(base.tokenizer.pad_token_id, details.tokens.longest, accepted(model))
-    trainer = Trainer(
+    passes = Passes(parts.train, own, settings, functools.partial(_example, base, details))
+    clients = Clients([*parts.train, *own])
+    held_out = sent(parts.validation, clients, settings.seed)
+    trainer = InOrder(
         model=model,
-        args=_arguments(settings, len(parts.train)),
-        train_dataset=_dataset(parts.train, base, details),
-        eval_dataset=_dataset(parts.validation, base, details),
+        args=_arguments(settings, passes),
+        train_dataset=passes,
+        eval_dataset=[
+            _example(base, details, view, row.label, row.output_tokens) for view, row in zip(held_out, parts.validation, strict=True)
+        ],
         data_collator=collate,
         compute_loss_func=encoder_loss if kind == "encoder" else None,
-        callbacks=[EarlyStoppingCallback(settings.patience, LEAST_GAIN), stopper, Progress(say, clock)],
+        callbacks=[EarlyStoppingCallback(settings.patience, LEAST_GAIN), sound, stopper, Progress(say, clock)],
     )
     trainer.remove_callback(PrinterCallback)
     with stopping_on_signals(stopper, say):
@@ -177,10 +216,14 @@ def fit(settings: TrainSettings, *, clock: Clock, say: Say, command: str) -> Tra
         say(f"stopped; {left} is the newest checkpoint, --resume goes on from there")
         return Trained(card=None, folder=settings.out, checkpoint=str(left or ""))
     scorer = Scorer(trainer.model, base.tokenizer, details, batch=settings.batch)
-    details = calibrated(scorer.score, parts.validation, details)
+    details = calibrated(scorer.score, parts.validation, held_out, details)
     metrics = judged(scorer.score, parts.test, parts.train, details)
+    if settings.without:
+        left_out = [row for row in rows if any(name in row.source for name in settings.without)]
+        metrics["left_out"] = judged(scorer.score, left_out, parts.train, details)
     metrics["run"] = {
         "steps": trainer.state.global_step,
+        "left_out_steps": sound.left_out,
         "best_step": trainer.state.best_global_step,
         "validation_loss": round(float(trainer.state.best_metric), 4),
         "stopped_early": trainer.state.global_step < trainer.state.max_steps,
@@ -205,7 +248,7 @@ def _stored(folder: Path, scorer: Scorer, base: Base, card: ModelCard, rows: Seq
     written = write_artefact(half_done, scorer.model, base.tokenizer, card)
     after = open_artefact(half_done)[2].score(views)
     for name, was, now in zip(("task", "length"), before, after, strict=True):
-        gap = float(np.abs(softened(was, 1.0) - softened(now, 1.0)).max())
+        gap = float(np.abs(softened(was, 1.0) - softened(now, 1.0)).max(axis=1).mean())
         # The length question follows the likeliest label, and a tie may go either way.
         same_label = bool((before[0].argmax(axis=1) == after[0].argmax(axis=1)).all())
         if gap > TOLERANCE and (name == "task" or same_label):
@@ -219,14 +262,15 @@ def _stored(folder: Path, scorer: Scorer, base: Base, card: ModelCard, rows: Seq
     return written
 
 
-def _arguments(settings: TrainSettings, rows: int) -> TrainingArguments:
-    per_epoch = math.ceil(math.ceil(rows / settings.batch) / settings.accumulate)
-    total = max(1, math.ceil(per_epoch * settings.epochs))
+def _arguments(settings: TrainSettings, passes: Passes) -> TrainingArguments:
+    per_epoch = math.ceil(math.ceil(passes.rows / settings.batch) / settings.accumulate)
+    total = max(1, math.ceil(math.ceil(len(passes) / settings.batch) / settings.accumulate))
     every = min(total, settings.eval_every or math.ceil(per_epoch / LOOKS_PER_EPOCH))
     on_gpu = torch.cuda.is_available()
     return TrainingArguments(
         output_dir=str(settings.work),
-        num_train_epochs=settings.epochs,
+        # What the Trainer takes for one epoch holds every pass, since each pass draws and sends its rows anew.
+        num_train_epochs=1,
         per_device_train_batch_size=settings.batch,
         per_device_eval_batch_size=settings.batch,
         gradient_accumulation_steps=settings.accumulate,
@@ -248,6 +292,7 @@ def _arguments(settings: TrainSettings, rows: int) -> TrainingArguments:
         remove_unused_columns=False,
         label_names=["labels"],
         dataloader_pin_memory=on_gpu,
+        dataloader_num_workers=min(WORKERS, (os.cpu_count() or 1) // 3) if on_gpu else 0,
         bf16=precision() is torch.bfloat16,
         fp16=precision() is torch.float16,
         use_cpu=not on_gpu,
@@ -255,6 +300,7 @@ def _arguments(settings: TrainSettings, rows: int) -> TrainingArguments:
         data_seed=settings.seed,
         report_to="none",
         disable_tqdm=True,
+        logging_nan_inf_filter=False,
         **_checkpointing(settings),
     )
 
@@ -267,16 +313,12 @@ def _checkpointing(settings: TrainSettings) -> dict[str, Any]:
     return {f"{name}_checkpointing": True, f"{name}_checkpointing_kwargs": {"use_reentrant": False}}
 
 
-def _dataset(rows: Sequence[Row], base: Base, details: LmDetails) -> list[dict[str, list[int]]]:
-    room = details.max_tokens
-    found = []
-    for row in rows:
-        prompt = render(base.tokenizer, row.view(), kind=details.kind, excerpt_chars=details.excerpt_chars, max_tokens=room)
-        if details.tokens is None:
-            found.append(encoder_row(prompt, row.label, row.output_tokens))
-        else:
-            found.append(causal_row(prompt, row.label, row.output_tokens, details.tokens))
-    return found
+def _example(base: Base, details: LmDetails, view: PromptView, label: int, output_tokens: int) -> dict[str, list[int]]:
+    limits = {"excerpt_chars": details.excerpt_chars, "side_chars": details.side_chars, "max_tokens": details.max_tokens}
+    prompt = render(base.tokenizer, view, kind=details.kind, **limits)
+    if details.tokens is None:
+        return encoder_row(prompt, label, output_tokens)
+    return causal_row(prompt, label, output_tokens, details.tokens)
 
 
 def _hashes(paths: Sequence[Path]) -> dict[str, str]:

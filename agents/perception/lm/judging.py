@@ -19,9 +19,9 @@ Logits = Callable[[Sequence[PromptView]], tuple[NDArray[np.float64], NDArray[np.
 """Logits of labels and of length bins for some prompts: `Scorer.score`."""
 
 
-def calibrated(logits: Logits, rows: Sequence[Row], details: LmDetails) -> LmDetails:
-    """Returns the details with the best temperatures on the validation rows."""
-    labels, lengths = logits([row.view() for row in rows])
+def calibrated(logits: Logits, rows: Sequence[Row], views: Sequence[PromptView], details: LmDetails) -> LmDetails:
+    """Returns the details with the best temperatures on the validation rows, as `views` of them were sent."""
+    labels, lengths = logits(views)
     known = [index for index, row in enumerate(rows) if row.output_tokens]
     bins = np.array([bin_of(rows[index].output_tokens) for index in known], dtype=np.int64)
     return msgspec.structs.replace(

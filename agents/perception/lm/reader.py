@@ -26,7 +26,8 @@ class LmReader:
         failed: Prompts on which the model could not run.
     """
 
-    def __init__(self, scorer: "Scorer", details: LmDetails, name: str) -> None:
+    def __init__(self, scorer: "Scorer", details: LmDetails, name: str, batch: int = BATCH) -> None:
+        self._batch = batch
         self.name = name
         self.failed = 0
         self._scorer = scorer
@@ -36,8 +37,8 @@ class LmReader:
         """Returns one reading per prompt. Prompts without text are skipped: the model was trained on texts only."""
         readings = [Reading()] * len(prompts)
         asked = [index for index, view in enumerate(prompts) if view.excerpt.strip()]
-        for start in range(0, len(asked), BATCH):
-            part = asked[start : start + BATCH]
+        for start in range(0, len(asked), self._batch):
+            part = asked[start : start + self._batch]
             for index, reading in zip(part, self._read([prompts[index] for index in part]), strict=True):
                 readings[index] = reading
         return readings
@@ -60,12 +61,13 @@ class LmReader:
         ]
 
 
-def open_reader(folder: Path, *, base: Path | None = None) -> LmReader:
+def open_reader(folder: Path, *, base: Path | None = None, batch: int = BATCH) -> LmReader:
     """Opens an artefact, adapter or merged.
 
     Args:
         folder: The artefact.
         base: Present folder of an adapter's base; by default its folder during training.
+        batch: Prompts of one forward pass.
 
     Raises:
         ModelError: It, or the base it needs, is missing or has changed.
@@ -74,5 +76,5 @@ def open_reader(folder: Path, *, base: Path | None = None) -> LmReader:
     # The import takes half a minute and gigabytes, so only callers of this function pay for it.
     from hmas.agents.perception.lm.artefact import open_artefact  # noqa: PLC0415
 
-    card, details, scorer = open_artefact(folder, base=base, batch=BATCH)
-    return LmReader(scorer, details, f"{details.kind}-{details.weights}:{card.version or folder.name}")
+    card, details, scorer = open_artefact(folder, base=base, batch=batch)
+    return LmReader(scorer, details, f"{details.kind}-{details.weights}:{card.version or folder.name}", batch)

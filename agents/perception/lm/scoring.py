@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hmas.agents.perception.lm.answers import BIN_WORDS, bin_of, cut, facts, question
+from hmas.agents.perception.lm.answers import BIN_WORDS, beside, bin_of, cut, facts, question
 from hmas.agents.perception.lm.details import LabelTokens, LmDetails
 from hmas.agents.perception.reading import TASKS, PromptView
 
@@ -24,19 +24,20 @@ Scores = tuple[NDArray[np.float64], NDArray[np.float64]]
 """Logits of the labels [rows, 13] and of the length bins [rows, 20], before any temperature."""
 
 
-def render(tokenizer: Any, view: PromptView, *, kind: str, excerpt_chars: int, max_tokens: int) -> list[int]:
-    """Returns the token ids that the model sees of a prompt; the excerpt is shortened until there are at most `max_tokens`.
+def render(tokenizer: Any, view: PromptView, *, kind: str, excerpt_chars: int, max_tokens: int, side_chars: int = 0) -> list[int]:
+    """Returns the token ids that the model sees of a prompt; its texts are shortened until there are at most `max_tokens`.
 
     The whole text is tokenised at once, as in an engine that receives the text.
     """
-    chars = excerpt_chars
+    chars, side = excerpt_chars, side_chars
     while True:
-        text = question(view, chars) if kind == "causal" else f"{facts(view)}\n{cut(view.excerpt, chars)}"
+        text = question(view, chars, side) if kind == "causal" else f"{facts(view)}\n{cut(view.excerpt, chars)}\n{beside(view, side)}"
         ids: list[int] = tokenizer(text)["input_ids"]
         if len(ids) <= max_tokens or chars < _SMALLEST:
             # If the excerpt cannot be shortened, the end is kept, because the answer begins there.
             return ids[-max_tokens:]
-        chars = min(int(chars * 0.9 * max_tokens / len(ids)), int(chars * 0.9))
+        share = min(0.9, 0.9 * max_tokens / len(ids))
+        chars, side = int(chars * share), int(side * share)
 
 
 def causal_row(prompt: Sequence[int], task: int, output_tokens: int, tokens: LabelTokens) -> dict[str, list[int]]:
@@ -163,7 +164,8 @@ class Scorer:
 
     def _render(self, view: PromptView) -> list[int]:
         known = self._details
-        return render(self._tokenizer, view, kind=known.kind, excerpt_chars=known.excerpt_chars, max_tokens=known.max_tokens)
+        limits = {"excerpt_chars": known.excerpt_chars, "max_tokens": known.max_tokens, "side_chars": known.side_chars}
+        return render(self._tokenizer, view, kind=known.kind, **limits)
 
     def _encoder(self, rows: Sequence[Sequence[int]]) -> Scores:
         longest = max(len(row) for row in rows)

@@ -36,13 +36,15 @@ class TrainSettings(msgspec.Struct, frozen=True, kw_only=True):
         epochs: Most passes over the training rows.
         batch, accumulate: Rows of one forward pass, and passes per step of the optimiser.
         learning_rate: Peak; it warms up over the first 3 % of the steps and falls along a cosine.
-        rank, alpha, dropout: Of the adapter. vLLM serves ranks 16 and 32 without further settings.
+        rank, alpha, dropout: Of the adapter; rank 0 trains all weights, which goes with `merge`. vLLM serves ranks 16 and 32 as it is.
         targets: `auto` (by architecture), `all-linear`, or names of modules separated by commas.
         excerpt_chars: Characters of a prompt that the model sees, head and tail.
         max_tokens: Most tokens of one row; the excess is cut out of the excerpt's middle.
         eval_every: Steps between two validations, each with a checkpoint; 0 for five per epoch.
         patience: Validations without a better loss after which training stops early.
-        limit: Most rows used, chosen evenly over tasks and sources; 0 for all.
+        limit: Most collected rows used, and most generated ones, chosen evenly over tasks and sources; 0 for all.
+        licensed: Train only on rows whose licence lets the model be passed on.
+        without: Parts of names of sources that are left out of training and validation; the model is judged on all their rows.
         seed: Seed of everything random.
         threads: CPU threads; 0 for torch's own choice.
         gradient_checkpointing: Less memory for about a third more time.
@@ -68,6 +70,8 @@ class TrainSettings(msgspec.Struct, frozen=True, kw_only=True):
     eval_every: int = 0
     patience: int = 4
     limit: int = 0
+    licensed: bool = False
+    without: tuple[str, ...] = ()
     seed: int = 0
     threads: int = 0
     gradient_checkpointing: bool = False
@@ -78,7 +82,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "batch": (1, 4096),
     "accumulate": (1, 4096),
     "learning_rate": (1e-7, 1.0),
-    "rank": (1, 512),
+    "rank": (0, 512),
     "alpha": (1, 4096),
     "dropout": (0.0, 0.9),
     "excerpt_chars": (80, 100_000),
@@ -103,6 +107,8 @@ def check(settings: TrainSettings) -> TrainSettings:
             raise ConfigError(f"{name} is {value}; allowed: {least:g} to {most:g}")
     if settings.kind not in KINDS:
         raise ConfigError(f"kind is {settings.kind!r}; allowed: {', '.join(KINDS)}")
+    if not settings.rank and not settings.merge:
+        raise ConfigError("rank is 0 without merge; allowed: rank 0, which trains all weights, with merge, or 1 to 512")
     if not settings.targets.strip(" ,"):
         raise ConfigError("targets is empty; allowed: auto, all-linear, or module names with commas between, such as q_proj,v_proj")
     if not (settings.base / "config.json").is_file():

@@ -28,7 +28,8 @@ PILOT_LICENCE = "CDLA-Permissive-2.0 where the logs are LLM-Pilot's (IBM; Lazuka
 @click.option("--out", type=FOLDER, default=Path("build/training"), show_default=True, help="Folder of the files.")
 @click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, help="Only these. Repeatable.")
 @click.option("--generated", type=click.IntRange(0), default=GENERATED_PROMPTS, show_default=True, help="Prompts that the grammar makes.")
-def training_data(*, data: Path, out: Path, parts: tuple[str, ...], generated: int) -> None:
+@click.option("--without", multiple=True, help="Take no material for generated prompts from sources with this in their name. Repeatable.")
+def training_data(*, data: Path, out: Path, parts: tuple[str, ...], generated: int, without: tuple[str, ...]) -> None:
     """Write what the shipped models learn from: public data under the licences that count, and the project's own prompts.
 
     typed.jsonl.gz and generated.jsonl.gz are for `hmas train perception`, answers.jsonl.gz is for `hmas train lengths`.
@@ -43,7 +44,7 @@ def training_data(*, data: Path, out: Path, parts: tuple[str, ...], generated: i
         rows = load(data)
         for part in ("typed", "generated"):
             if part in wanted:
-                found = rows if part == "typed" else own_rows(rows, generated)
+                found = rows if part == "typed" else own_rows(rows, generated, without=without)
                 write_rows(found, out / f"{part}.jsonl.gz")
                 hint(f"{out / part}.jsonl.gz: {len(found)} prompts")
     if "answers" in wanted:
