@@ -6,6 +6,9 @@ from typing import ClassVar, Protocol
 
 from hmas.controller.core.types import Estimates, Request
 
+DECODE_LIKE, PREFILL_LIKE = 1.25, 1.5
+"""Largest ratio of the measured times of instances that are alike. The time of a prompt token varies more: it depends on the prompts."""
+
 
 class Routable(Protocol):
     """The part of a request that a router may read."""

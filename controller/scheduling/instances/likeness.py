@@ -2,10 +2,8 @@
 
 from collections.abc import Collection, Iterable
 
+from hmas.controller.core.placement import DECODE_LIKE, PREFILL_LIKE
 from hmas.controller.scheduling.instances.instance import Instance
-
-DECODE_LIKE, PREFILL_LIKE = 1.25, 1.5
-"""Largest ratio of the measured times of instances that are alike. The time of a prompt token varies more: it depends on the prompts."""
 
 
 def pool_windows(instances: Iterable[Instance]) -> None:
