@@ -22,6 +22,7 @@ SIMULATION = (
     "hmas/controller/routing/prefix_index.py",
     "hmas/controller/routing/scored.py",
     "hmas/controller/routing/turns.py",
+    "hmas/controller/routing/scorers/balance.py",
     "hmas/controller/routing/scorers/load.py",
     "hmas/controller/routing/scorers/prefix.py",
     "hmas/controller/routing/scorers/session.py",

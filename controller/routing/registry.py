@@ -8,34 +8,38 @@ from hmas.controller.core.errors import PolicyError
 from hmas.controller.core.placement import Router, Scorer
 from hmas.controller.routing.least_loaded import LeastLoaded
 from hmas.controller.routing.scored import ScoredRouter
+from hmas.controller.routing.scorers.balance import Alone, Backlog
 from hmas.controller.routing.scorers.capability import Capability
-from hmas.controller.routing.scorers.load import Completion, FirstToken, KvCache, Queue
+from hmas.controller.routing.scorers.load import Completion, FirstToken, KvCache, Queue, Speed
 from hmas.controller.routing.scorers.prefix import Prefix
 from hmas.controller.routing.scorers.session import Session
 from hmas.controller.routing.turns import CapacityProportional, RoundRobin
 
 DEFAULT_ROUTER = "default"
 WEIGHT_MOST = 1000.0
-_scorers: dict[str, type[Scorer]] = {kind.name: kind for kind in (Queue, KvCache, FirstToken, Completion, Session, Prefix, Capability)}
+_BUILT_IN: tuple[type[Scorer], ...] = (Queue, KvCache, FirstToken, Speed, Completion, Alone, Backlog, Session, Prefix, Capability)
+_scorers: dict[str, type[Scorer]] = {kind.name: kind for kind in _BUILT_IN}
 SCORERS: Mapping[str, type[Scorer]] = MappingProxyType(_scorers)
 """Scorers by name: the built-in ones, then those of plugins."""
 WEIGHTS: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {
-        DEFAULT_ROUTER: {"queue": 1.0, "prefix": 0.3, "session": 0.05},
+        DEFAULT_ROUTER: {"queue": 1.0, "speed": 0.3, "prefix": 0.3, "session": 0.05},
         "latency-aware": {"first-token": 1.0},
         "session-affine": {"queue": 1.0, "session": 1.0},
         "prefix-aware": {"queue": 1.0, "prefix": 1.0},
         "capability-weighted": {"capability": 1.0},
+        "workload-balanced": {"backlog": 0.8, "alone": 0.2},
     }
 )
 """The weights of the routers that are made of scorers."""
 _SUMMARIES: Mapping[str, str] = MappingProxyType(
     {
-        DEFAULT_ROUTER: "the emptiest window, or one with the prompt's beginning cached that is little busier",
+        DEFAULT_ROUTER: "the emptiest window, or one a little busier that is faster or has the prompt's beginning cached",
         "latency-aware": "shortest expected time to the first token, by measured speeds",
         "session-affine": "the instance that served the session last, while it is little busier than the others",
         "prefix-aware": "the instance with the most of the prompt cached, while it is little busier than the others",
         "capability-weighted": "HeteroServe's weight: measured compute, memory and bandwidth, damped by the queue",
+        "workload-balanced": "HexGen-Flow's score: little predicted work in flight, and a short time without load",
     }
 )
 _classes: dict[str, Callable[[], Router]] = {kind.name: kind for kind in (LeastLoaded, RoundRobin, CapacityProportional)}

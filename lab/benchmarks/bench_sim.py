@@ -1,7 +1,7 @@
 """How fast the simulator is, how much memory it takes, and how it compares with what was measured: writes build/bench/sim.json.
 
     python lab/benchmarks/bench_sim.py                 # everything; `make bench-sim` runs it on the compiled form
-    python lab/benchmarks/bench_sim.py --only speed    # or fidelity, hetero
+    python lab/benchmarks/bench_sim.py --only speed    # or fidelity
 
 Where HMAS_DATA_DIR is not set, arrivals are drawn instead of replayed, and what needs measured data is left out.
 """
@@ -163,16 +163,9 @@ def fidelity() -> dict[str, Any] | None:
     return report(Path(folder), plots=Path("build/bench/fidelity"))
 
 
-def hetero() -> dict[str, Any]:
-    """HeteroServe's published cluster."""
-    from hmas_lab.hetero import run  # noqa: PLC0415 - as above
-
-    return run()
-
-
 def main() -> None:
     """Measures and writes."""
-    parts: dict[str, Callable[[], dict[str, Any] | None]] = {"speed": speed, "hetero": hetero, "fidelity": fidelity}
+    parts: dict[str, Callable[[], dict[str, Any] | None]] = {"speed": speed, "fidelity": fidelity}
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=parts, help="one part; the others keep their last figures")
     parser.add_argument("--scale", type=int, help=argparse.SUPPRESS)

@@ -1,4 +1,4 @@
-"""Routers for instances of unlike kinds."""
+"""HeteroServe's dispatchers as published."""
 
 import dataclasses
 import itertools
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
-from hmas_lab.hetero.routers import Capability, CapabilityWeighted, LatencyAware, WeightedRoundRobin
+from hmas_lab.hetero.routers import Capability, CapabilityWeighted, LatencyAware, Oracle
 
 from hmas.controller.core.errors import PolicyError
 from hmas.controller.core.placement import Choice, InstanceState, Router
@@ -43,15 +43,15 @@ def entry(prompt_tokens: int = 100) -> QueueEntry:
     return QueueEntry(request=request, estimates=Estimates(slo=Slo(ttft_ms=1, tpot_ms=1)), seq=0)
 
 
-def first(router: Router, one: QueueEntry, states: Sequence[InstanceState]) -> Choice:
+def first(router: Router, one: QueueEntry, states: Sequence[InstanceState], now_s: float = 0.0) -> Choice:
     """The choice that a dispatch follows, as if it were made."""
-    choice = next(iter(router.rank(one, states, 0.0)))
-    if isinstance(router, WeightedRoundRobin):
-        router.sent(one, choice.instance, 0.0)
+    choice = next(iter(router.rank(one, states, now_s)))
+    if isinstance(router, Oracle):
+        router.sent(one, choice.instance, now_s)
     return choice
 
 
-@pytest.mark.parametrize("router", [LatencyAware(), WeightedRoundRobin(), CapabilityWeighted({"only": H100})], ids=lambda r: r.name)
+@pytest.mark.parametrize("router", [LatencyAware({"only": 1.0}), Oracle({"only": H100}), CapabilityWeighted({"only": H100})])
 def test_one_instance_is_the_choice(router):
     choice = first(router, entry(), [State("only")])
     assert choice.instance == "only"
@@ -59,33 +59,36 @@ def test_one_instance_is_the_choice(router):
 
 
 def test_latency_aware_goes_by_the_wait_not_by_the_count():
-    router = LatencyAware({"quick": 4.0, "slow": 1.0})
+    router = LatencyAware({"quick": 4.0, "slow": 1.0}, epoch_s=0.0)
     assert first(router, entry(), [State("slow"), State("quick", in_flight=9, awaiting=2)]).instance == "quick"
     assert first(router, entry(), [State("slow"), State("quick", awaiting=4)]).instance == "slow"
     assert first(router, entry(), [State("slow", awaiting=1), State("quick", awaiting=4)]).instance == "quick"
-    # One that nobody has measured counts as the mean: 2.5.
-    assert first(router, entry(), [State("quick", awaiting=4), State("new", awaiting=2)]).instance == "new"
-    assert first(router, entry(), [State("quick", awaiting=3), State("new", awaiting=2)]).instance == "quick"
+
+
+@pytest.mark.parametrize("router", [LatencyAware({"a": 1.0, "b": 1.0}), CapabilityWeighted({"a": A100, "b": A100})])
+def test_queues_are_those_of_the_last_broadcast(router):
+    idle, busy = [State("a"), State("b")], [State("a", in_flight=5, awaiting=5, in_flight_tokens=500), State("b", in_flight_tokens=900)]
+    assert first(router, entry(), idle, 0.0).instance == "a"
+    assert first(router, entry(), busy, 0.09).instance == "a", "the dispatcher has not heard of its own requests yet"
+    assert first(router, entry(), busy, 0.1).instance == "b"
+
+
+def test_the_oracle_gives_fixed_shares_by_length():
+    router = Oracle({"h": H100, "a": A100, "l": L40S})
+    states = [State("h", in_flight=99), State("a"), State("l")]
+    short = Counter(first(router, entry(2048), states).instance for _ in range(6214))
+    assert short == {"h": 3350, "a": 2000, "l": 864}, "by bandwidth"
+    assert {first(router, entry(2049), states).instance for _ in range(50)} == {"h"}
 
 
 def test_latency_aware_breaks_ties_by_tokens_in_flight_then_order():
-    router = LatencyAware()
+    router = LatencyAware({"a": 1.0, "b": 1.0}, epoch_s=0.0)
     assert first(router, entry(), [State("a", in_flight_tokens=5), State("b", in_flight_tokens=4)]).instance == "b"
     assert first(router, entry(), [State("b"), State("a")]).instance == "b"
 
 
-def test_weighted_round_robin_keeps_the_shares_and_spreads_them():
-    router = WeightedRoundRobin({"a": 5.0, "b": 3.0})
-    states = [State("a"), State("b"), State("c")]
-    chosen = [first(router, entry(), states).instance for _ in range(90)]
-    assert Counter(chosen) == {"a": 50, "b": 30, "c": 10}
-    for start in range(0, 90, 9):
-        assert Counter(chosen[start : start + 9]) == {"a": 5, "b": 3, "c": 1}
-    assert first(router, entry(), [State("c")]).instance == "c"
-
-
 def test_capability_weighted_prefers_the_strong_until_enough_waits_there():
-    router = CapabilityWeighted({"h": H100, "a": A100, "l": L40S})
+    router = CapabilityWeighted({"h": H100, "a": A100, "l": L40S}, epoch_s=0.0)
     states = {name: State(name) for name in "lah"}
     order = []
     for _ in range(60):
@@ -102,11 +105,23 @@ def test_capability_weighted_prefers_the_strong_until_enough_waits_there():
 
 
 def test_capability_weighted_passes_over_a_full_queue():
-    router = CapabilityWeighted({"h": H100, "l": L40S}, q_max=4.0, damping=0.001)
-    assert first(router, entry(100), [State("h", in_flight=3), State("l")]).instance == "h"
-    assert first(router, entry(100), [State("h", in_flight=4), State("l", in_flight=3)]).instance == "l"
+    router = CapabilityWeighted({"h": H100, "l": L40S}, damping=0.001, epoch_s=0.0)
+    assert first(router, entry(100), [State("h", in_flight=31), State("l")]).instance == "h"
+    assert first(router, entry(100), [State("h", in_flight=32), State("l", in_flight=31)]).instance == "l"
     # With every queue full, the weight alone decides.
-    assert first(router, entry(100), [State("h", in_flight=5), State("l", in_flight=4)]).instance == "h"
+    assert first(router, entry(100), [State("h", in_flight=33), State("l", in_flight=32)]).instance == "h"
+
+
+def test_without_feedback_every_request_goes_to_the_strongest():
+    router = CapabilityWeighted({"h": H100, "l": L40S}, damping=0.0, epoch_s=0.0)
+    assert first(router, entry(100), [State("h", in_flight=500), State("l")]).instance == "h"
+
+
+def test_long_prompts_can_be_kept_to_some_instances():
+    router = CapabilityWeighted({"h": H100, "l": L40S}, epoch_s=0.0, long_on=["h"])
+    states = [State("h", in_flight=100), State("l")]
+    assert first(router, entry(2048), states).instance == "l"
+    assert first(router, entry(2049), states).instance == "h"
 
 
 def test_capability_weighted_reads_the_regime_from_the_last_prompts():
@@ -131,11 +146,7 @@ def test_capability_weighted_counts_a_request_once_however_often_it_is_looked_at
 def test_figures_that_make_no_sense_are_refused():
     with pytest.raises(PolicyError, match=r"speed of instance 'x' is 0"):
         LatencyAware({"x": 0.0})
-    with pytest.raises(PolicyError, match=r"weight of instance 'x' is -1"):
-        WeightedRoundRobin({"x": -1.0})
     with pytest.raises(PolicyError, match="capabilities"):
         CapabilityWeighted({})
     with pytest.raises(PolicyError, match="'x'"):
         CapabilityWeighted({"x": Capability(tflops=1.0, memory_gb=0.0, bandwidth_tb_s=1.0)})
-    with pytest.raises(PolicyError, match="q_max"):
-        CapabilityWeighted({"x": H100}, q_max=0.0)

@@ -119,7 +119,7 @@ def test_a_weight_in_the_text_replaces_that_of_the_router_and_0_leaves_the_score
     assert read_router("default") == ("default", dict(WEIGHTS["default"]))
     assert read_router("default:queue=2:prefix=0:kv=0.5") == (
         "default",
-        {"queue": 2.0, "session": WEIGHTS["default"]["session"], "kv": 0.5},
+        {"queue": 2.0, "speed": WEIGHTS["default"]["speed"], "session": WEIGHTS["default"]["session"], "kv": 0.5},
     )
     assert split_router(router_text("default", {"queue": 0.1234567891})) == ("default", {"queue": 0.1234567891})
 

@@ -9,6 +9,7 @@ from routing_kit import State, chosen, entry
 
 from hmas.controller.routing.registry import SCORERS, make_router
 from hmas.controller.routing.scored import ScoredRouter
+from hmas.controller.routing.scorers.balance import Backlog
 from hmas.controller.routing.scorers.session import SESSIONS_MOST, Session, mean_load, under_cap
 
 number, share, speed = st.integers(0, 10_000), st.floats(0, 1), st.floats(0, 50)
@@ -47,6 +48,91 @@ def test_queue_is_the_free_share_of_the_window():
 
 def test_kv_is_the_free_share_of_the_fence():
     assert scores("kv", State("a", kv_committed=0.25), State("b", kv_committed=1.0)) == [0.75, 0.0]
+
+
+def test_speed_counts_where_instances_differ_and_not_where_they_are_alike():
+    ahead = State("a", prefill_tokens=2000, decode_token_ms=20.0, prefill_token_ms=0.1)
+    assert scores("speed", ahead, State("b", decode_token_ms=25.0, prefill_token_ms=0.5)) == []
+    assert scores("speed", ahead, State("b", decode_token_ms=25.1, prefill_token_ms=0.5)) == pytest.approx([1.0, 0.4])
+    assert scores("speed", State("a"), State("b", decode_token_ms=20.0)) == [], "one that has measured nothing may be alike"
+
+
+@given(prompt=number)
+def test_speed_is_the_same_for_long_and_short_prompts(prompt):
+    states = [State("a", decode_token_ms=20.0, prefill_token_ms=0.1), State("b", decode_token_ms=30.0, prefill_token_ms=0.2)]
+    assert scores("speed", *states, prompt=prompt) == [1.0, 0.5]
+
+
+rows_alike = st.lists(st.tuples(st.integers(0, 20), number, number, st.floats(20, 25), st.floats(0, 5)), min_size=1, max_size=9)
+
+
+@given(rows=rows_alike, prompt=number)
+def test_default_ranks_identical_engines_as_without_the_scorer_of_speed(rows, prompt):
+    states = [
+        State(f"i{place}", 32, in_flight, tokens, prefill, decode_token_ms=decode_ms, prefill_token_ms=prefill_ms)
+        for place, (in_flight, tokens, prefill, decode_ms, prefill_ms) in enumerate(rows)
+    ]
+    one = entry(prompt)
+    ranked = [[choice.instance for choice in make_router(text).rank(one, states, 0.0)] for text in ("default", "default:speed=0")]
+    assert ranked[0] == ranked[1]
+
+
+def test_default_prefers_the_faster_of_two_that_are_about_as_busy():
+    fast, slow = (
+        State("fast", 32, 3, decode_token_ms=10.0, prefill_token_ms=0.1),
+        State("slow", 32, 2, decode_token_ms=20.0, prefill_token_ms=0.2),
+    )
+    assert chosen(make_router("default"), slow, fast) == "fast"
+    fast.in_flight, fast.prefill_tokens = 3, 4000
+    assert chosen(make_router("default"), slow, fast) == "slow", "the prompts that it has to compute first take longer"
+    fast.in_flight, fast.prefill_tokens = 12, 0
+    assert chosen(make_router("default"), slow, fast) == "slow"
+
+
+def test_alone_is_the_time_without_load():
+    fast, slow = State("fast", 9, 8, decode_token_ms=10.0, prefill_token_ms=0.1), State("slow", decode_token_ms=30.0, prefill_token_ms=0.1)
+    assert scores("alone", fast, slow, prompt=1000, output=10.0) == pytest.approx([0.5, 0.0])
+    assert scores("alone", fast, slow, prompt=10, output=0.0) == pytest.approx([0.0, 0.0])
+
+
+def test_backlog_falls_with_the_work_that_was_sent_and_rises_when_it_ends():
+    backlog = Backlog()
+    states = [State("a", 2, decode_token_ms=10.0, prefill_token_ms=0.1), State("b", 2, decode_token_ms=20.0, prefill_token_ms=0.1)]
+    one, other = entry(100, output=99.0), entry(100, output=99.0)
+    assert backlog.score(one, states, 0.0) == [1.0, 1.0]
+    backlog.sent(one, "a", 0.0)
+    states[0].in_flight = 1
+    # 1,000 ms of work over two places, beside 1,990 ms that the request takes on the slower one.
+    assert backlog.score(other, states, 0.0) == pytest.approx([1.0 / (1.0 + 500.0 / 1990.0), 1.0])
+    backlog.sent(other, "a", 0.0)
+    states[0].in_flight = 2
+    assert backlog.score(entry(100, output=99.0), states, 0.0)[0] == pytest.approx(1.0 / (1.0 + 1000.0 / 1990.0))
+    backlog.ended(one.request, "a", None)
+    states[0].in_flight = 1
+    assert backlog.score(entry(100, output=99.0), states, 0.0)[0] == pytest.approx(1.0 / (1.0 + 500.0 / 1990.0))
+    backlog.left("a")
+    backlog.ended(other.request, "a", None)
+    assert backlog.score(entry(100, output=99.0), states, 0.0) == [1.0, 1.0]
+
+
+def test_backlog_counts_a_request_that_had_no_choice_as_the_mean_of_the_others():
+    backlog = Backlog()
+    states = [State("a", 1, 2, decode_token_ms=10.0, prefill_token_ms=0.1), State("b", 1, decode_token_ms=10.0, prefill_token_ms=0.1)]
+    one = entry(100, output=99.0)
+    backlog.score(one, states, 0.0)
+    backlog.sent(one, "a", 0.0)
+    backlog.sent(entry(100, output=5000.0), "a", 0.0)
+    assert backlog.score(entry(100, output=99.0), states, 0.0) == pytest.approx([1.0 / 3.0, 1.0])
+
+
+def test_workload_balanced_goes_by_work_not_by_the_number_of_requests():
+    router = make_router("workload-balanced")
+    states = [State("a", 8, decode_token_ms=10.0, prefill_token_ms=0.1), State("b", 8, decode_token_ms=10.0, prefill_token_ms=0.1)]
+    assert chosen(router, *states, one=entry(100, output=5000.0)) == "a"
+    states[0].in_flight = 1
+    for _ in range(4):
+        assert chosen(router, *states, one=entry(100, output=100.0)) == "b"
+        states[1].in_flight += 1
 
 
 def test_first_token_goes_by_prompts_ahead_and_speed():

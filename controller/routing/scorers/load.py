@@ -8,6 +8,12 @@ from hmas.controller.core.placement import InstanceState, Routable
 UNMEASURED_MS = 1.0
 """Stands for the time of a token where no instance has measured any: then only the number of tokens counts."""
 
+SPEED_UNLIKE = 1.5
+"""Least ratio of the times per output token of a request alone at which a preference for fast instances begins. Equal instances that are
+overloaded from the start measure theirs under load, and look up to a quarter apart."""
+SPEED_TOKENS = 2000
+"""Prompt tokens that every request counts as for the preference of fast instances: with more of them, what is ahead counts less."""
+
 
 class Queue:
     """The free share of the window after taking the request."""
@@ -45,10 +51,36 @@ class FirstToken:
     def score(self, entry: Routable, instances: Sequence[InstanceState], now_s: float) -> list[float]:  # noqa: ARG002  likewise
         """See `Scorer.score`."""
         prompt = max(1, entry.request.prompt_tokens)
-        speeds = filled([instance.prefill_token_ms for instance in instances])
-        waits = [(instance.prefill_tokens + prompt) * ms for instance, ms in zip(instances, speeds, strict=True)]
-        least = min(waits)
-        return [least / wait for wait in waits]
+        return _soonest([instance.prefill_tokens + prompt for instance in instances], instances)
+
+
+def _soonest(tokens: Sequence[int], instances: Sequence[InstanceState]) -> list[float]:
+    """The shortest time to compute so many prompt tokens, over that of each instance."""
+    speeds = filled([instance.prefill_token_ms for instance in instances])
+    waits = [count * ms for count, ms in zip(tokens, speeds, strict=True)]
+    least = min(waits)
+    return [least / wait for wait in waits]
+
+
+class Speed:
+    """As `FirstToken`, as if every prompt had `SPEED_TOKENS`; and nothing where instances are alike, so that load alone decides there.
+
+    The preference is the same for long and short prompts. If it followed a request's own prompt, the fast instances would get the long
+    ones, their KV cache would be full before their window, and the others' window before their cache: the fleet would serve less.
+
+    Instances are alike while the measured times per output token of a request alone differ by no more than `SPEED_UNLIKE`. Those of a prompt
+    token do not count: an instance that has had short prompts only shows a longer one.
+    """
+
+    name: ClassVar[str] = "speed"
+    summary: ClassVar[str] = "fast and with few prompts ahead, where instances differ in speed"
+
+    def score(self, entry: Routable, instances: Sequence[InstanceState], now_s: float) -> list[float]:  # noqa: ARG002  likewise
+        """See `Scorer.score`."""
+        known = [ms for instance in instances if (ms := instance.decode_token_ms) > 0.0]
+        if not known or max(known) <= SPEED_UNLIKE * min(known):
+            return []
+        return _soonest([instance.prefill_tokens + SPEED_TOKENS for instance in instances], instances)
 
 
 class Completion:

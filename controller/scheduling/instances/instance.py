@@ -202,8 +202,8 @@ class Instance:
 
     @property
     def kv_capacity_tokens(self) -> int:
-        """Tokens that its KV cache holds, 0 if unknown or without a fence."""
-        return self.fence.capacity_tokens
+        """Tokens that its KV cache holds, as configured or reported, whether fenced or not; 0 if unknown."""
+        return self.fence.capacity_tokens or self.spec.kv_capacity_tokens or (self.engine.kv_capacity_tokens or 0 if self.engine else 0)
 
     @property
     def prefill_token_ms(self) -> float:

@@ -1,5 +1,1 @@
-"""HeteroServe's published cluster, load and schedulers in this project's simulation: a sanity check against its Table 1."""
-
-from hmas_lab.hetero.study import run
-
-__all__ = ["run"]
+"""HeteroServe's evaluation in this project's simulation, with the product's routers."""

@@ -1,9 +1,7 @@
 """The cluster of HeteroServe 4.1 as profiles: 2 H100, 4 A100 and 2 L40S, each with its own engine of a 13B model."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from hmas.engines.sim.profile import Profile
 from hmas_lab.hetero.routers import Capability
@@ -56,8 +54,14 @@ GPUS = (
     Gpu("A100", Capability(tflops=312.0, memory_gb=80.0, bandwidth_tb_s=2.0), kv_gb=54.0, count=4),
     Gpu("L40S", Capability(tflops=362.0, memory_gb=48.0, bandwidth_tb_s=0.864), kv_gb=22.0, count=2),
 )
-DEVICES: Mapping[str, Gpu] = MappingProxyType({f"{gpu.name}-{number + 1}": gpu for gpu in GPUS for number in range(gpu.count)})
-"""The devices by instance name."""
+EVICTION_GB_PER_S = 0.5
+"""The eviction penalty of 4.1: 2,000 ms for each GB that is swapped."""
+
+
+def cluster(devices: int) -> dict[str, Gpu]:
+    """The devices by instance name, H100 to A100 to L40S as 1 to 2 to 1 (4.7); `devices` is a multiple of 4."""
+    eighths = devices / sum(gpu.count for gpu in GPUS)
+    return {f"{gpu.name}-{number + 1:03d}": gpu for gpu in GPUS for number in range(int(gpu.count * eighths))}
 
 
 def profile_of(gpu: Gpu, batch: int) -> Profile:
@@ -86,6 +90,7 @@ def profile_of(gpu: Gpu, batch: int) -> Profile:
         decode_ms_per_seq=0.0,
         decode_ms_per_kv_ktoken=KV_BYTES_PER_TOKEN * 1e-6 / gpu.sheet.bandwidth_tb_s,
         block_size=BLOCK,
+        swap_gb_per_s=EVICTION_GB_PER_S,
         kv_blocks=int(gpu.kv_gb * 1e9 / (KV_BYTES_PER_TOKEN * BLOCK)),
         kv_bytes_per_token=KV_BYTES_PER_TOKEN,
         memory_bytes=int(gpu.sheet.memory_gb * 1e9),

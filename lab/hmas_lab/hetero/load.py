@@ -1,8 +1,12 @@
 """The load of HeteroServe 4.1: Poisson arrivals, log-normal prompts, exponential outputs, one TTFT target; and what Eq. 6 needs of it."""
 
+import functools
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Literal
 
+import msgspec
 import numpy as np
 
 from hmas.controller.core.types import TaskType
@@ -75,19 +79,26 @@ def _prompts(options: HeteroOptions, count: int) -> Ints:
 
 _OPTIONS = HeteroOptions()
 SLO_TTFT_MS = _OPTIONS.ttft_ms
+DISTRIBUTIONS: Mapping[str, HeteroOptions] = MappingProxyType(
+    {
+        "lognormal": _OPTIONS,
+        "short": HeteroOptions(prompts="short"),
+        "long": HeteroOptions(prompts="long"),
+        "long-output": HeteroOptions(mean_output=512.0),
+        "bimodal": HeteroOptions(prompts="bimodal"),
+    }
+)
+"""What section 4.4 varies: medians of 128 and 1,024 tokens, outputs of 512, and half the prompts short, half long."""
+DRAWN = 20_000
 
 
-def load(seed: int, requests: int, rate: float) -> Workload:
+def load(distribution: str, seed: int, requests: int, rate: float) -> Workload:
     """So many requests at this rate, requests per second; a higher rate is the same draw, only closer together."""
-    return hetero(HeteroOptions(count=requests, seed=seed)).scaled(rate)
+    return hetero(msgspec.structs.replace(DISTRIBUTIONS[distribution], count=requests, seed=seed)).scaled(rate)
 
 
-def mean_context_tokens() -> float:
-    """Expected prompt (log-normal, cut at the ceiling) and output of one request together: the "average sequence length" of Eq. 6."""
-    median, sigma, ceiling = PROMPT_MEDIANS[_OPTIONS.prompts], _OPTIONS.sigma, _OPTIONS.ceiling
-    z = math.log(ceiling / median) / sigma
-    return median * math.exp(sigma**2 / 2.0) * _normal(z - sigma) + ceiling * (1.0 - _normal(z)) + _OPTIONS.mean_output
-
-
-def _normal(z: float) -> float:
-    return 0.5 * (1.0 + math.erf(z / math.sqrt(2.0)))
+@functools.cache
+def mean_context_tokens(distribution: str) -> float:
+    """Mean prompt and output of a request together: the "average sequence length" of Eq. 6."""
+    drawn = load(distribution, 0, DRAWN, 1.0)
+    return float((drawn.prompt_tokens + drawn.output_tokens).mean())
