@@ -68,8 +68,8 @@ class Speed:
     The preference is the same for long and short prompts. If it followed a request's own prompt, the fast instances would get the long
     ones, their KV cache would be full before their window, and the others' window before their cache: the fleet would serve less.
 
-    Instances are alike while the measured times per output token of a request alone differ by no more than `SPEED_UNLIKE`. Those of a prompt
-    token do not count: an instance that has had short prompts only shows a longer one.
+    Instances are alike while the measured times per output token of a request alone differ by no more than `SPEED_UNLIKE`. Those of a
+    prompt token do not count: an instance that has had short prompts only shows a longer one.
     """
 
     name: ClassVar[str] = "speed"
