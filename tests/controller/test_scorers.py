@@ -52,14 +52,14 @@ def test_kv_is_the_free_share_of_the_fence():
 
 def test_speed_counts_where_instances_differ_and_not_where_they_are_alike():
     ahead = State("a", prefill_tokens=2000, decode_token_ms=20.0, prefill_token_ms=0.1)
-    assert scores("speed", ahead, State("b", decode_token_ms=25.0, prefill_token_ms=0.5)) == []
-    assert scores("speed", ahead, State("b", decode_token_ms=25.1, prefill_token_ms=0.5)) == pytest.approx([1.0, 0.4])
+    assert scores("speed", ahead, State("b", decode_token_ms=30.0, prefill_token_ms=0.5)) == []
+    assert scores("speed", ahead, State("b", decode_token_ms=30.1, prefill_token_ms=0.5)) == pytest.approx([1.0, 0.4])
     assert scores("speed", State("a"), State("b", decode_token_ms=20.0)) == [], "one that has measured nothing may be alike"
 
 
 @given(prompt=number)
 def test_speed_is_the_same_for_long_and_short_prompts(prompt):
-    states = [State("a", decode_token_ms=20.0, prefill_token_ms=0.1), State("b", decode_token_ms=30.0, prefill_token_ms=0.2)]
+    states = [State("a", decode_token_ms=20.0, prefill_token_ms=0.1), State("b", decode_token_ms=40.0, prefill_token_ms=0.2)]
     assert scores("speed", *states, prompt=prompt) == [1.0, 0.5]
 
 
