@@ -118,7 +118,7 @@ def test_router_list_show_force_and_release(hmas):
     assert code == 0
     assert any(line.startswith("*  default") and "queue=1, speed=" in line for line in out.splitlines())
     assert any(line.startswith("prefix ") for line in out.splitlines())
-    assert "all others default queue=1, prefix=" in " ".join(hmas("router", "show")[1].split())
+    assert "all others default queue=1, speed=" in " ".join(hmas("router", "show")[1].split())
     assert "queue=1, prefix=1" in hmas("router", "show", "prefix-aware")[1]
     code, _, err = hmas("router", "show", "nope")
     assert code == 1
