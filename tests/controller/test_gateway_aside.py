@@ -14,12 +14,14 @@ from typing_kit import known, of_type
 from hmas.cli.doctor import check_agents
 from hmas.cli.explain import page as trace_page
 from hmas.cli.status import page
+from hmas.controller.config.schema import AgentsConfig
 from hmas.controller.core.messages import REQUESTS, ControlAction, LengthBound, Message, MetaDecision, RequestCost, RequestNotice
 from hmas.controller.gateway.requests.active_request import ActiveRequest
 
 pytestmark = pytest.mark.slow
 
 TOKENS = 60
+ALL_ASKED = AgentsConfig(ask="all")
 Answer = Callable[[ActiveRequest], Message]
 
 
@@ -76,7 +78,7 @@ async def doctor_and_status(rig: Rig) -> str:
     [("perception", "lengths", lengths(3000.0), default_lengths), ("prediction", "costs", costs, default_costs)],
 )
 async def test_answers_about_requests(tmp_path: Path, agent: str, answers: str, wrong: Answer, right: Answer):
-    async with running(tmp_path) as rig:
+    async with running(tmp_path, agents=ALL_ASKED) as rig:
         await send(rig, 10)
         said = [wrong]
         async with answering(rig, said):
@@ -104,7 +106,7 @@ async def test_answers_about_requests(tmp_path: Path, agent: str, answers: str, 
 
 
 async def test_costs_that_are_set_aside_change_no_estimate(tmp_path: Path):
-    async with running(tmp_path) as rig, answering(rig, [costs]):
+    async with running(tmp_path, agents=ALL_ASKED) as rig, answering(rig, [costs]):
         await send(rig, 70)
         blocker = asyncio.create_task(rig.post(chat("long", tokens=500)))
         await eventually(lambda: len(rig.gateway.manager.active) == 1)
