@@ -20,7 +20,10 @@ def events(*documents: object) -> bytes:
 
 @asynccontextmanager
 async def scripted(answers: Callable[[dict[str, Any]], tuple[int, str, bytes]], asked: list[dict[str, Any]]) -> AsyncIterator[str]:
-    """An engine that answers each completion with the status, content type and body that `answers` gives; yields its address."""
+    """An engine that answers each completion with the status, content type and body that `answers` gives; yields its address.
+
+    It answers a request about a kept response with the path and the query that it was asked for.
+    """
 
     async def complete(request: web.Request) -> web.Response:
         document = await request.json()
@@ -31,8 +34,12 @@ async def scripted(answers: Callable[[dict[str, Any]], tuple[int, str, bytes]], 
     async def models(_: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
 
+    async def kept(request: web.Request) -> web.Response:
+        return web.json_response({"asked": request.path_qs})
+
     app = web.Application()
     app.router.add_post("/{tail:.*}", complete)
+    app.router.add_get("/v1/responses/{tail:.*}", kept)
     app.router.add_get("/v1/models", models)
     runner = web.AppRunner(app)
     await runner.setup()

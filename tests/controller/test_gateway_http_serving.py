@@ -13,7 +13,7 @@ from http_kit import HOST, Serving, echo, post, serving, until
 from hmas.controller.gateway.http.answer import CommonHeaders, answer_head
 from hmas.controller.gateway.http.body import BodyMemory, BodyReader
 from hmas.controller.gateway.http.connection import KEEPALIVE_S
-from hmas.controller.gateway.http.head import RequestHead, path_of
+from hmas.controller.gateway.http.head import RequestHead, target_of
 from hmas.controller.gateway.http.transport import HttpRequest, Responder
 
 CHUNKED = b"POST /a HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -307,7 +307,14 @@ def test_a_client_that_never_reads_is_let_go():
     ],
 )
 def test_targets_in_every_form(target: bytes, path: str):
-    assert path_of(target) == path
+    assert target_of(target)[0] == path
+
+
+@pytest.mark.parametrize(
+    ("target", "query"), [(b"/a", ""), (b"/a?", ""), (b"/a?x=%2F&y=1?2", "x=%2F&y=1?2"), (b"http://host:1/a?x=1", "x=1"), (b"http://host", "")]
+)
+def test_queries_are_kept_as_they_came(target: bytes, query: str):
+    assert target_of(target)[1] == query
 
 
 def test_a_header_cannot_break_out_of_its_line():

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import openai
+import orjson
 import pytest
 from gateway_kit import MODEL, TWO_TENANTS, eventually, gateway_config, running, start_sim
 from scripted_kit import before, breakers, named, named_events, only
@@ -90,6 +91,18 @@ async def test_follow_ups_go_to_the_instance_that_keeps_the_response(tmp_path: P
         assert rig.balanced()
     for answer in (*answers, streamed, chained, read):
         assert (answer.status, answer.headers["x-hmas-instance"]) == (200, holder)
+
+
+async def test_a_query_about_a_response_goes_to_its_engine(tmp_path: Path):
+    answer = {"id": "resp_1", "object": "response", "status": "completed", "output": [], "usage": {"input_tokens": 1, "output_tokens": 1}}
+    async with before(tmp_path, lambda _: (200, "application/json", orjson.dumps(answer))) as (rig, _):
+        await rig.post(ask(), PATH)
+        plain = await rig.get(f"{PATH}/resp_1")
+        asked = await rig.get(f"{PATH}/resp_1/input_items?after=x%20y&limit=2&stream=false")
+        streamed = await rig.get(f"{PATH}/resp_1?stream=true")
+    assert plain.json == {"asked": f"{PATH}/resp_1"}
+    assert asked.json == {"asked": f"{PATH}/resp_1/input_items?after=x%20y&limit=2&stream=false"}
+    assert (streamed.status, streamed.error["param"]) == (400, "stream")
 
 
 async def test_a_response_belongs_to_its_tenant(tmp_path: Path):

@@ -35,7 +35,7 @@ class ClientExchange:
     """One request and its answer; see the module.
 
     Attributes:
-        method, path, headers: As in `transport.HttpRequest`.
+        method, path, query, headers: As in `transport.HttpRequest`.
         reader: The reader of the request's body.
         task: The task that serves it.
         started, ended: Whether the answer has started and ended.
@@ -58,6 +58,7 @@ class ClientExchange:
         "headers",
         "method",
         "path",
+        "query",
         "reader",
         "started",
         "task",
@@ -66,6 +67,7 @@ class ClientExchange:
     def __init__(self, head: RequestHead, reader: BodyReader, carrier: Carrier, common_headers: CommonHeaders) -> None:
         self.method = head.method
         self.path = head.path
+        self.query = head.query
         self.headers: Mapping[str, str] = head.headers
         self.reader = reader
         self.task: asyncio.Task[None] | None = None

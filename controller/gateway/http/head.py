@@ -39,7 +39,7 @@ class RequestHead:
 
     Attributes:
         method: The method as received; methods are upper case.
-        path: The path without the query, percent-decoded.
+        path: The path without the query, percent-decoded. `query`: what follows its question mark, as received; empty without one.
         headers: Values by lower-case name; a list of all if a field came more than once.
         minor: 1 for HTTP/1.1, 0 for HTTP/1.0.
         chunked: Whether the body is chunked; otherwise it has `content_length` bytes.
@@ -47,7 +47,7 @@ class RequestHead:
         arrived_s: When it had arrived, by the monotonic clock.
     """
 
-    __slots__ = ("arrived_s", "chunked", "content_length", "headers", "keep_alive", "method", "minor", "path")
+    __slots__ = ("arrived_s", "chunked", "content_length", "headers", "keep_alive", "method", "minor", "path", "query")
 
     def __init__(self, head: bytes) -> None:
         """Parses a head.
@@ -75,7 +75,7 @@ class RequestHead:
         if version not in ("1.1", "1.0"):
             raise HttpError(505, f"HTTP/{version} is not supported; allowed: HTTP/1.1, HTTP/1.0")
         self.minor = 1 if version == "1.1" else 0
-        self.path = path_of(fields.url)
+        self.path, self.query = target_of(fields.url)
         self.content_length = 0
         coding = headers.get("transfer-encoding")
         self.chunked = coding is not None
@@ -131,8 +131,8 @@ def _joined(head: bytes) -> dict[str, str]:
     return headers
 
 
-def path_of(target: bytes) -> str:
-    """The path of a request's target, in any of its four forms (RFC 9112, section 3.2).
+def target_of(target: bytes) -> tuple[str, str]:
+    """Path and query of a request's target, in any of its four forms (RFC 9112, section 3.2).
 
     Raises:
         HttpError: It is no valid target.
@@ -140,8 +140,10 @@ def path_of(target: bytes) -> str:
     text = target.decode("latin-1")
     if not text.startswith("/") and "://" in text:
         try:
-            text = urlsplit(text).path or "/"
+            parts = urlsplit(text)
         except ValueError:
             raise HttpError(400, f"the request's target is {text[:80]!r}, which is no address") from None
-    path = text.partition("?")[0]
-    return unquote(path) if "%" in path else path
+        path, query = parts.path or "/", parts.query
+    else:
+        path, _, query = text.partition("?")
+    return (unquote(path) if "%" in path else path), query

@@ -9,12 +9,13 @@ class HttpRequest(Protocol):
 
     Attributes:
         method: The method, in upper case.
-        path: The path without the query.
+        path: The path without the query. `query`: the query as received, without its question mark; empty if there is none.
         headers: Values by lower-case name.
     """
 
     method: str
     path: str
+    query: str
     headers: Mapping[str, str]
 
     async def body(self) -> bytes:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import product
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from hmas.controller.core.slo import IMPORTANCE_MIN
@@ -19,6 +20,7 @@ from hmas_lab.frontdoor.settings import TARGETS, TIGHTER, DoorSettings
 from hmas_lab.questions import Question
 
 TENANT = "default"
+MOST_SEED = 1 << 31
 
 
 class Cell(NamedTuple):
@@ -71,6 +73,7 @@ class DoorLoad:
         clients = Clients(texts, self._writer, seed=seed + 1000 * (number + 2), past=settings.past)
         rng = stream(seed, "door-cells", number + 2)
         chosen = stream(seed, "door-questions", number + 2).integers(0, len(texts), size=len(times)).tolist()
+        seeds = stream(seed, "door-answers", number + 2).integers(0, MOST_SEED, size=len(times)).tolist()
         order: list[int] = []
         found = []
         for index, (at_s, which) in enumerate(zip(times, chosen, strict=True)):
@@ -79,12 +82,20 @@ class DoorLoad:
             cell = all_cells[order.pop()]
             slo = _stretched(TIGHTER if cell.declared and rng.random() < 0.5 else TARGETS, self.stretch)
             terms = Terms(settings.cap if cell.capped else 0, cell.declared, slo)
-            found.append(clients.send(_bare(at_s, self._questions[which], slo), index, cell.form, terms))
+            sent = clients.send(_bare(at_s, self._questions[which], slo), index, cell.form, terms)
+            # A real model draws its answer; without the request's own seed the arms of a run do not get the same work.
+            found.append(_seeded(sent, seeds[index]) if settings.engine == "vllm" else sent)
         return found
 
 
 def _stretched(slo: Slo, factor: float) -> Slo:
     return Slo(ttft_ms=slo.ttft_ms * factor, tpot_ms=slo.tpot_ms * factor)
+
+
+def _seeded(arrival: Arrival, seed: int) -> Arrival:
+    assert arrival.body is not None
+    body = msgspec.structs.replace(arrival.body, document=arrival.body.document | {"seed": seed})
+    return msgspec.structs.replace(arrival, body=body)
 
 
 def _bare(at_s: float, question: Question, slo: Slo) -> Arrival:

@@ -2,12 +2,13 @@
 
 import re
 from collections import OrderedDict
+from urllib.parse import parse_qsl
 
 import orjson
 
 from hmas.controller.core.bodies.responses import RESPONSES
 from hmas.controller.core.request_body import Call
-from hmas.controller.gateway.errors import ApiError
+from hmas.controller.gateway.errors import ApiError, bad_field
 from hmas.controller.gateway.http.transport import HttpRequest, Responder
 from hmas.controller.gateway.instances.monitor import ACCEPT_GRACE_S, Fleet, Instance
 from hmas.controller.gateway.requests.apis.api import complaint_of
@@ -28,7 +29,10 @@ PATHS = {
 
 
 class KeptResponses:
-    """Remembers which instance answered which response, and serves the requests about one. The ids do not outlive the gateway."""
+    """Remembers which instance answered which response, and serves the requests about one. The ids do not outlive the gateway.
+
+    The query of such a request goes to the engine as it is, but for `stream`: an answer is read whole.
+    """
 
     def __init__(self, *, fleet: Fleet, auth: Authenticator, observer: Observers) -> None:
         self._fleet = fleet
@@ -68,10 +72,13 @@ class KeptResponses:
             raise ApiError(405, "method_not_allowed", f"{http.method} is not allowed here; allowed: {allowed}", headers={"allow": allowed})
         identity = self._auth.identify(http.headers)
         await http.body()
+        streams = dict(parse_qsl(http.query, keep_blank_values=True)).get("stream", "false")
+        if streams.lower() not in ("false", "0"):
+            raise bad_field("stream", streams, "false: a kept response is read whole")
         begun_s = self._fleet.now_s()
         instance = self._holder(response_id, identity.tenant, "response_id")
         try:
-            status, body = await instance.engine.call(http.method, http.path)
+            status, body = await instance.engine.call(http.method, f"{http.path}?{http.query}" if http.query else http.path)
         except EngineError as error:
             raise ApiError(502, "engine_error", str(error), retry_after_s=1) from error
         self._observer.passed_through(status, self._fleet.now_s() - begun_s)
