@@ -47,10 +47,12 @@ def test_the_figures_count_what_met_its_targets():
 
 @pytest.mark.slow
 async def test_a_small_study_measures_both_tenants_and_shows_the_status(tmp_path):
-    settings = FloodSettings(weights=(4.0,), seconds=5.0)
+    settings = FloodSettings(weights=(4.0,), leads_s=(0.0, 1.0), seconds=5.0)
     said: list[str] = []
     document = await flood_study(settings, load(), Runs(DOOR, load(), ("sim",), tmp_path, said.append), said.append)
-    row = document["rows"][0]
+    row, later = document["rows"]
+    assert [one["lead_s"] for one in (row, later)] == [0.0, 1.0]
+    assert later["alone"]["sent"] <= row["alone"]["sent"]
     assert row["alone"]["good"] > 0
     assert row["flood"]["sent"] > row["beside"]["sent"]
     lines = {line.split()[0]: line.split() for line in row["status"].splitlines() if line.split()[:1] in ([STEADY], [FLOODS])}

@@ -27,13 +27,16 @@ class FloodSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         weights: Weights of the steady tenant; the other's is 1.
-        seconds: Length of the arrivals of a run.
+        leads_s: Seconds after which the flood begins. At 0 it finds an engine that nobody uses, which is open to it alone until the steady
+            tenant's first request; after a lead the gateway knows both the engine and that tenant.
+        seconds: Length of the steady tenant's arrivals.
         used: What the steady tenant asks for, over its share of the capacity.
         flood: What the other asks for, over its share.
         goal: Least goodput of the steady tenant beside the flood, over its goodput alone.
     """
 
     weights: tuple[float, ...] = (4.0, 1.0)
+    leads_s: tuple[float, ...] = (0.0, 30.0)
     seconds: float = 40.0
     used: float = 0.6
     flood: float = 10.0
@@ -48,12 +51,12 @@ async def flood_study(settings: FloodSettings, load: DoorLoad, runs: Runs, say: 
     """
     capacity_rps = most_good_rps(await runs.capacity())
     say(f"capacity: {capacity_rps:.2f} good requests/s")
-    rows = [await _weight(settings, weight, capacity_rps, load, runs) for weight in settings.weights]
+    rows = [row for weight in settings.weights for row in await _weight(settings, weight, capacity_rps, load, runs)]
     document: dict[str, Any] = plain({"version": VERSION, "settings": settings, "capacity_rps": capacity_rps, "rows": rows})
     return document
 
 
-async def _weight(settings: FloodSettings, weight: float, capacity_rps: float, load: DoorLoad, runs: Runs) -> dict[str, Any]:
+async def _weight(settings: FloodSettings, weight: float, capacity_rps: float, load: DoorLoad, runs: Runs) -> list[dict[str, Any]]:
     share = weight / (1.0 + weight)
     arm = two_tenants(weight)
     steady = tenant_arrivals(load, 0, STEADY, settings.used * share * capacity_rps, settings.seconds)
@@ -66,14 +69,18 @@ async def _weight(settings: FloodSettings, weight: float, capacity_rps: float, l
         seen = await _status(stack)
 
     alone, _ = await runs.one(arm, f"alone-{weight:g}", steady)
-    both, _ = await runs.one(arm, f"flood-{weight:g}", sorted([*steady, *flood], key=lambda arrival: arrival.at_s), look)
-    found = {
-        "alone": figures(alone),
-        "beside": figures([one for one in both if one.tenant == STEADY]),
-        "flood": figures([one for one in both if one.tenant == FLOODS]),
-    }
-    over = found["beside"]["good"] / found["alone"]["good"] if found["alone"]["good"] else 0.0
-    return {"weight": weight, **found, "over_alone": over, "met": over >= settings.goal, "status": seen}
+    rows = []
+    for lead_s in settings.leads_s:
+        later = [msgspec.structs.replace(arrival, at_s=lead_s + arrival.at_s) for arrival in flood if lead_s + arrival.at_s < settings.seconds]
+        both, _ = await runs.one(arm, f"flood-{weight:g}-after-{lead_s:g}", sorted([*steady, *later], key=lambda one: one.at_s), look)
+        found = {
+            "alone": figures([one for one in alone if one.at_s >= lead_s]),
+            "beside": figures([one for one in both if one.tenant == STEADY and one.at_s >= lead_s]),
+            "flood": figures([one for one in both if one.tenant == FLOODS]),
+        }
+        over = found["beside"]["good"] / found["alone"]["good"] if found["alone"]["good"] else 0.0
+        rows.append({"weight": weight, "lead_s": lead_s, **found, "over_alone": over, "met": over >= settings.goal, "status": seen})
+    return rows
 
 
 def two_tenants(weight: float) -> Arm:
