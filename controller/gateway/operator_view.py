@@ -58,6 +58,7 @@ class GatewayOperations:
             "not_ready_because": reasons,
             "draining": gateway.draining,
             "policy": self._policy_now(),
+            "routers": self._routers_now(),
             "queue": {
                 "queued": snapshot.queued,
                 "queued_tokens": snapshot.queued_tokens,
@@ -93,16 +94,9 @@ class GatewayOperations:
 
     def routers(self) -> dict[str, Any]:
         """See `Operations.routers`."""
-        models = []
-        for model, setting in sorted(self._gateway.control.directives.routers.items()):
-            name, weights = read_router(setting.value)
-            models.append({"model": model, "name": name, "weights": weights, "source": setting.source, "reason": setting.reason})
-        faults, fault = self._gateway.scheduler.router_fault
         routers, scorers = (_origins(point) for point in (ROUTER_PLUGINS, SCORER_PLUGINS))
         return {
-            "models": models,
-            "faults": faults,
-            "fault": fault,
+            **self._routers_now(),
             "available": [
                 {"name": name, "summary": summary_of(name), "weights": dict(WEIGHTS.get(name, {})), "from": routers.get(name, "")}
                 for name in ROUTERS
@@ -209,6 +203,14 @@ class GatewayOperations:
             "since_s": control.since.policy_s,
             "for_s": now_s - control.since.policy_s,
         }
+
+    def _routers_now(self) -> dict[str, Any]:
+        models = []
+        for model, setting in sorted(self._gateway.control.directives.routers.items()):
+            name, weights = read_router(setting.value)
+            models.append({"model": model, "name": name, "weights": weights, "source": setting.source, "reason": setting.reason})
+        faults, fault = self._gateway.scheduler.router_fault
+        return {"models": models, "faults": faults, "fault": fault}
 
     def _instances(self, views: Sequence[InstanceView], now_s: float) -> list[dict[str, Any]]:
         fleet = self._gateway.fleet

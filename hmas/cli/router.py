@@ -110,7 +110,22 @@ def routers_text(document: dict[str, Any]) -> str:
         for one in document["models"]
     ]
     text = table(["model", "router", "weights", "set by", "reason"], rows)
-    return text + (f"\n{document['faults']} rankings failed; the newest: {document['fault']}" if document["faults"] else "")
+    return "\n".join([text, *fault_words(document)])
+
+
+def router_lines(document: dict[str, Any]) -> list[str]:
+    """What chooses the instances of each model, one line each, and the newest fault."""
+    lines = []
+    for one in document["models"]:
+        whose = "" if len(document["models"]) == 1 else " for all other models" if one["model"] == "*" else f" for {one['model']}"
+        reason = f": {one['reason']}" if one["reason"] else ""
+        lines.append(f"{router_words(one['name'], one['weights'])}{whose}, by {one['source']}{reason}")
+    return [*lines, *fault_words(document)]
+
+
+def fault_words(document: dict[str, Any]) -> list[str]:
+    """How many rankings failed and how the newest did, if any."""
+    return [f"{document['faults']} rankings failed; the newest: {document['fault']}"] if document["faults"] else []
 
 
 def router_words(name: str, weights: Mapping[str, float]) -> str:

@@ -9,6 +9,7 @@ from hmas.cli.engines import engine_table
 from hmas.cli.output import EXIT_FAILED, duration_words, example, json_option, show, table
 from hmas.cli.override import override_list
 from hmas.cli.policy import policy_line
+from hmas.cli.router import router_lines
 from hmas.controller.admin.client import AdminClient
 
 
@@ -30,6 +31,7 @@ def page(document: dict[str, Any]) -> str:
         f"gateway   {document['gateway']}, version {document['version']}, up for {duration_words(document['uptime_s'])}, {ready}",
         *([f"preset    {preset}"] if (preset := document["config"].get("preset", "default")) != "default" else []),
         f"policy    {policy_line(document['policy'])}",
+        *(f"router    {line}" for line in router_lines(document["routers"])),
         f"queue     {_queue(document['queue'])}",
         f"requests  {_counts(document['counts'])}",
         f"goodput   {_goodput(document['goodput'])}",

@@ -18,7 +18,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 import msgspec
-from hmas_lab.frontdoor.arms import Arm, DoorBroken, arm_of, running_arm, without
+from hmas_lab.frontdoor.arms import Arm, arm_of, running_arm, without
 from hmas_lab.frontdoor.settings import PASS, PLAIN, PRODUCT
 from hmas_lab.outside.session import run_tool
 from hmas_lab.outside.tools import VLLM, Ask, Figures
@@ -59,7 +59,7 @@ async def measure(args: argparse.Namespace, model: Path) -> dict[str, list[Figur
 
 async def _one(args: argparse.Namespace, model: Path, engine: str, folder: Path, name: str, number: int) -> Figures:
     ttft_ms, tpot_ms = args.targets
-    async with running_arm(name, (f"vllm={engine}",), folder, arm_named(name)) as stack:
+    async with running_arm(arm_named(name), (f"vllm={engine}",), folder) as stack:
         await asyncio.sleep(SETTLE_S)
         ask = Ask(url=stack.url, model=MODEL, tokenizer=model, rps=WARM_RPS, requests=WARM_REQUESTS, ttft_ms=ttft_ms, tpot_ms=tpot_ms)
         await run_tool(VLLM, args.vllm_python.parent, ask, folder / "warm")
@@ -98,7 +98,7 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
         taken = asyncio.run(measure(args, args.model.absolute()))
-    except (StudyError, DemoBroken, DoorBroken) as error:
+    except (StudyError, DemoBroken) as error:
         raise SystemExit(str(error)) from error
     rows = rows_of(taken)
     write_result(args.out, {"version": VERSION, "rps": args.rps, "targets_ms": list(args.targets), "seconds": args.seconds, "rows": rows})

@@ -46,7 +46,8 @@ async def run(args: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="hmas-bad-requests-") as place:
         folder = Path(place)
         server = VllmServer(python=args.vllm_python, model=args.model, cores="nobind")
-        async with running_vllm(server, folder, "tiny") as engine, hmas_up(f"vllm={engine}", folder) as gateway:
+        async with running_vllm(server, folder, "tiny") as engine, hmas_up((f"vllm={engine}",), folder) as stack:
+            gateway = stack.url
             print(f"vLLM at {engine}, gateway at {gateway}", flush=True)
             for url in (engine, gateway):
                 await measure(url, Load(model="tiny", seconds=WARM_S, bad_rps=args.bad_rps), clock)

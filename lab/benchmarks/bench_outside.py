@@ -67,15 +67,11 @@ def tools_there(folder: Path) -> tuple[dict[Any, Path], dict[str, str]]:
 @asynccontextmanager
 async def _gateways(engine: str, folder: Path) -> AsyncIterator[dict[str, str]]:
     """Addresses by arm; both gateways run all the time, and only one is asked at a time."""
-    (folder / PASS).mkdir()
-    config = folder / PASS / "hmas.yaml"
-    # JSON is YAML.
-    config.write_text(json.dumps(dict(PASS_THROUGH)))
     async with (
-        hmas_up(f"vllm={engine}", folder / PASS, ("--config", config.name)) as passing,
-        hmas_up(f"vllm={engine}", folder) as gateway,
+        hmas_up((f"vllm={engine}",), folder / PASS, config=PASS_THROUGH) as passing,
+        hmas_up((f"vllm={engine}",), folder / "as-it-comes") as gateway,
     ):
-        yield {DIRECT: engine, PASS: passing, GATEWAY: gateway}
+        yield {DIRECT: engine, PASS: passing.url, GATEWAY: gateway.url}
 
 
 async def measure(args: argparse.Namespace) -> dict[str, Any]:

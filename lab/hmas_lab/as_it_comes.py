@@ -1,65 +1,102 @@
-"""H-MAS as a user starts it: a process of `hmas up` in front of one engine, with nothing configured but that engine's address."""
+"""H-MAS as a user starts it: a process of `hmas up` in front of engines, with nothing configured but what is asked for."""
 
 import asyncio
-import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import msgspec
+import orjson
 
 from hmas.planning import StudyError
 
-START_S = 60.0
-STOP_S = 30.0
-ROOT = Path(__file__).resolve().parents[2]
-NOTHING: Mapping[str, str] = MappingProxyType({})
+READY_S = 120.0
+STOP_S = 45.0
+LONGEST_LINE = 1 << 20
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class Stack(NamedTuple):
+    """A running stack: addresses of its gateway and of the operators' API, the model that it serves, and its environment variables."""
+
+    url: str
+    admin: str
+    model: str
+    environment: Mapping[str, str] = NOTHING
 
 
 @asynccontextmanager
-async def hmas_up(engine: str, folder: Path, options: Sequence[str] = (), env: Mapping[str, str] = NOTHING) -> AsyncIterator[str]:
-    """Starts `hmas up --engine ENGINE --no-auth`, yields the gateway's address, stops it.
+async def hmas_up(
+    engines: Sequence[str], folder: Path, *, options: Sequence[str] = (), config: Mapping[str, Any] = NOTHING, auth: bool = False
+) -> AsyncIterator[Stack]:
+    """Starts `hmas up`, yields where it is, stops it. HMAS_ variables of this process are not handed on.
 
     Args:
-        engine: As `--engine` takes it, such as `vllm=http://127.0.0.1:8000`.
-        folder: Its home directory: state and log (`up.log`) go there.
+        engines: What `--engine` is given, once for each, such as `sim` or `vllm=http://127.0.0.1:8000`.
+        folder: Its state, log (`up.log`) and configuration lie here; what an earlier stack has learnt there is removed.
         options: Further options, such as `--no-agents`.
-        env: Further environment variables. HMAS_ variables of this process are not handed on.
+        config: Its configuration document.
+        auth: Whether clients need a key; else it is started with `--no-auth`.
 
     Raises:
-        StudyError: It does not start within a minute; the message has the end of its log.
+        StudyError: It does not come up, or has ended before it is stopped.
     """
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("HMAS_")}
-    environment = {**clean, "PYTHONPATH": str(ROOT), "HOME": str(folder), **env}
-    command = [sys.executable, "-m", "hmas", "up", "--json", "--engine", engine, "--no-auth", "--port", "0", "--admin-port", "0", *options]
+    folder.mkdir(parents=True, exist_ok=True)
+    words = ["up", "--json", *(() if auth else ("--no-auth",)), "--port", "0", "--admin-port", "0", *options]
+    words += [word for engine in engines for word in ("--engine", engine)]
+    if config:
+        # JSON is YAML.
+        (folder / "hmas.yaml").write_bytes(orjson.dumps(dict(config)))
+        words += ["--config", "hmas.yaml"]
+    state = folder.resolve() / "state"
+    shutil.rmtree(state, ignore_errors=True)
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("HMAS_")} | {"HMAS_STATE_DIR": str(state)}
     log = folder / "up.log"
-    with log.open("wb") as output:
+    with log.open("wb") as errors:
         process = await asyncio.create_subprocess_exec(
-            *command, stdout=asyncio.subprocess.PIPE, stderr=output, env=environment, cwd=folder, start_new_session=True
+            sys.executable,
+            *("-m", "hmas", *words),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=errors,
+            env=environment,
+            cwd=folder,
+            start_new_session=True,
+            limit=LONGEST_LINE,
         )
-    try:
-        yield await _address(process, log)
-    finally:
-        await _stop(process)
+        try:
+            yield (await _announced(process, log))._replace(environment=environment)
+            if process.returncode is not None:
+                raise StudyError(f"`hmas up` ended with status {process.returncode} under its run; see {log}")
+        finally:
+            await _stop(process)
 
 
-async def _address(process: asyncio.subprocess.Process, log: Path) -> str:
-    """The address out of the document that `hmas up --json` prints as soon as it serves."""
+async def _announced(process: asyncio.subprocess.Process, log: Path) -> Stack:
+    """What `hmas up --json` prints once all of it is ready."""
     assert process.stdout is not None
     text = b""
     try:
-        async with asyncio.timeout(START_S):
-            while not text.endswith(b"\n}\n"):
-                line = await process.stdout.readline()
-                if not line:
-                    break
+        async with asyncio.timeout(READY_S):
+            async for line in process.stdout:
                 text += line
-        address: str = json.loads(text)["gateway"]
-    except (TimeoutError, ValueError, KeyError):
-        raise StudyError(f"`hmas up` did not start: {_end_of(log)}") from None
-    return address
+                if line == b"}\n":
+                    break
+    except TimeoutError as error:
+        raise StudyError(f"`hmas up` was not ready within {READY_S:g} s; see {log}") from error
+    try:
+        document = msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise StudyError(f"`hmas up` ended before it was ready: {_end_of(log)}") from error
+    models = [model for engine in document["engines"] for model in engine["models"]]
+    if not models:
+        raise StudyError(f"no engine serves a model; see {log}")
+    return Stack(document["gateway"], document["admin"], models[0])
 
 
 def _end_of(log: Path) -> str:
@@ -69,9 +106,9 @@ def _end_of(log: Path) -> str:
 async def _stop(process: asyncio.subprocess.Process) -> None:
     if process.returncode is None:
         process.send_signal(signal.SIGTERM)
-    try:
-        async with asyncio.timeout(STOP_S):
-            await process.communicate()
-    except TimeoutError:
-        process.kill()
-        await process.wait()
+        try:
+            async with asyncio.timeout(STOP_S):
+                await process.wait()
+        except TimeoutError:
+            os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()

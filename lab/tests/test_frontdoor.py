@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hmas_lab.frontdoor.arms import DoorBroken, arm_of, without
+from hmas_lab.frontdoor.arms import arm_of, without
 from hmas_lab.frontdoor.capacity import capacity_points
 from hmas_lab.frontdoor.cells import cell_of, figures, is_kept, ratio
 from hmas_lab.frontdoor.goals import judged, outcomes, quick_failures
@@ -23,6 +23,7 @@ from hmas.controller.runtime.clock import SystemClock
 from hmas.loadgen.client_load import FORMS
 from hmas.loadgen.dataset import load_mixture
 from hmas.loadgen.results import Result
+from hmas.planning import StudyError
 
 QUESTIONS = [Question(f"What is the height of tower {i}?", TaskType.QA, 20 + i) for i in range(50)]
 
@@ -190,7 +191,7 @@ def test_every_arm_is_started_as_a_user_starts_it():
     assert arm_of(PLAIN).options == ("--no-agents",)
     assert arm_of(PASS).config["scheduler"]["policy"] == "fcfs"
     assert arm_of(without("qos")).options == ("--agents", "perception,prediction,meta,statera")
-    with pytest.raises(DoorBroken, match="arm 'x'; allowed: pass-through, no-agents"):
+    with pytest.raises(StudyError, match="arm 'x'; allowed: pass-through, no-agents"):
         arm_of("x")
 
 

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 import pytest_asyncio
 from absurd import FIELDS, MODES, Absurd
-from hmas_lab.frontdoor.arms import Arm, Stack, running_arm
+from hmas_lab.as_it_comes import Stack
+from hmas_lab.frontdoor.arms import Arm, arm_of, running_arm
 from hmas_lab.frontdoor.load import DoorLoad
 from hmas_lab.frontdoor.settings import PASS, QUICK, TARGETS
 from hmas_lab.questions import read_questions
@@ -46,8 +47,8 @@ def arrivals(number: int, *, rps: float, seconds: float) -> list[Arrival]:
 async def stacks(tmp_path_factory) -> AsyncIterator[tuple[Stack, Stack, str]]:
     async with AsyncExitStack() as exits:
         folder = tmp_path_factory.mktemp("a")
-        passing = await exits.enter_async_context(running_arm(PASS, QUICK.engines, folder / "p"))
-        steered = await exits.enter_async_context(running_arm("absurd", QUICK.engines, folder / "s", SPEAKS_ONLY))
+        passing = await exits.enter_async_context(running_arm(arm_of(PASS), QUICK.engines, folder / "p"))
+        steered = await exits.enter_async_context(running_arm(SPEAKS_ONLY, QUICK.engines, folder / "s"))
         yield passing, steered, f"unix://{folder}/s/state/bus/r.sock"
 
 

@@ -23,8 +23,8 @@ BAD_RPS, SECONDS = 12.0, 20.0
 
 @pytest.fixture
 async def gateway(vllm_url: str, tmp_path: Path) -> AsyncIterator[str]:
-    async with hmas_up(f"vllm={vllm_url}", tmp_path) as url:
-        yield url
+    async with hmas_up((f"vllm={vllm_url}",), tmp_path) as stack:
+        yield stack.url
 
 
 async def ask(url: str, fields: dict[str, Any], *, stream: bool) -> tuple[int, bytes]:

@@ -54,7 +54,8 @@ async def abuse_study(settings: AbuseSettings, clock: Clock) -> dict[str, Any]:
     served: dict[str, list[Served]] = {ALONE: [], BESIDE: []}
     attacks: dict[str, Counter[str]] = {}
     with tempfile.TemporaryDirectory(prefix="hmas-abuse-") as place:
-        async with hmas_up("sim", Path(place), ("--engine", "sim")) as gateway:
+        async with hmas_up(("sim", "sim"), Path(place)) as stack:
+            gateway = stack.url
             load = Load(model=MODEL, seconds=settings.slice_s, good_rps=settings.good_rps)
             # One of each before the first figure: what the first attack allocates for good is no leak.
             await _slice(gateway, load, attacks, clock)

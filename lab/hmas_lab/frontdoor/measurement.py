@@ -52,7 +52,7 @@ class Measurement:
         """Makes all runs; the document.
 
         Raises:
-            DoorBroken: A stack did not come up, or nothing good comes out of pass-through.
+            StudyError: A stack did not come up, or nothing good comes out of pass-through.
         """
         settings = self._settings
         points = await self._runs.capacity()

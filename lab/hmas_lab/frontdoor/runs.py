@@ -9,7 +9,9 @@ from typing import Any
 from hmas.loadgen.process import LoadSpec, Progress, run_process, write_plan
 from hmas.loadgen.results import Result, RunSummary, read_results
 from hmas.loadgen.workload import Arrival
-from hmas_lab.frontdoor.arms import Arm, DoorBroken, Stack, running_arm
+from hmas.planning import StudyError
+from hmas_lab.as_it_comes import Stack
+from hmas_lab.frontdoor.arms import Arm, arm_of, running_arm
 from hmas_lab.frontdoor.capacity import CapacityPoint, capacity_points
 from hmas_lab.frontdoor.load import DoorLoad
 from hmas_lab.frontdoor.settings import PASS, TIGHTER, DoorSettings
@@ -45,10 +47,10 @@ class Runs:
         """Good requests per second through pass-through, under a load that rises beyond what the engines serve.
 
         Raises:
-            DoorBroken: The stack did not come up.
+            StudyError: The stack did not come up.
         """
         folder = self._folder / "capacity"
-        async with running_arm(PASS, self._engines, folder) as stack:
+        async with running_arm(arm_of(PASS), self._engines, folder) as stack:
             if self._settings.headroom:
                 await self._stretch(stack, folder)
             low, high = (rate / self._load.stretch for rate in self._settings.ramp)
@@ -63,12 +65,12 @@ class Runs:
         """Stretches all targets to what the engine can do: see `DoorSettings.headroom`.
 
         Raises:
-            DoorBroken: It answered no request.
+            StudyError: It answered no request.
         """
         results, _ = await self._send(stack, self._load.one_by_one(ALONE, ALONE_EVERY_S), folder)
         alone_ms = sorted(r.tpot_ms for r in results if r.tpot_ms > 0.0)
         if not alone_ms:
-            raise DoorBroken("the engine answered no request of those sent to it one by one")
+            raise StudyError("the engine answered no request of those sent to it one by one")
         tpot_ms = alone_ms[len(alone_ms) // 2]
         self._load.stretch = max(1.0, round(self._settings.headroom * tpot_ms / TIGHTER.tpot_ms, 1))
         self._say(f"TPOT of a request alone is {tpot_ms:.0f} ms: all targets are stretched by {self._load.stretch:g}")
@@ -77,7 +79,7 @@ class Runs:
         """The arms, at most `at_once` of them at a time, on the same requests.
 
         Raises:
-            DoorBroken: A stack did not come up.
+            StudyError: A stack did not come up.
         """
         made: dict[str, Run] = {}
         for first in range(0, len(names), self._settings.at_once):
@@ -86,7 +88,7 @@ class Runs:
                 folders = [self._folder / f"{label}-{name}" for name in group]
                 # One after another: stacks that start at the same time take each other's processor, and so their time to get ready.
                 stacks = [
-                    await exits.enter_async_context(running_arm(name, self._engines, folder))
+                    await exits.enter_async_context(running_arm(arm_of(name), self._engines, folder))
                     for name, folder in zip(group, folders, strict=True)
                 ]
                 await asyncio.sleep(SETTLE_S)
@@ -100,10 +102,10 @@ class Runs:
         """One configuration by itself, and what is done beside the load.
 
         Raises:
-            DoorBroken: The stack did not come up.
+            StudyError: The stack did not come up.
         """
         folder = self._folder / label
-        async with running_arm(label, self._engines, folder, arm) as stack:
+        async with running_arm(arm, self._engines, folder) as stack:
             await asyncio.sleep(SETTLE_S)
             async with asyncio.TaskGroup() as group:
                 run = group.create_task(self._send(stack, arrivals, folder, api_keys=dict(arm.keys)))
@@ -128,11 +130,11 @@ def most_good_rps(points: Sequence[CapacityPoint]) -> float:
     """The capacity: the most good requests per second of a rising load.
 
     Raises:
-        DoorBroken: Nothing good came out of it.
+        StudyError: Nothing good came out of it.
     """
     found = max((point.good_rps for point in points), default=0.0)
     if found < LEAST_GOOD_RPS:
-        raise DoorBroken(f"pass-through serves {found:.3f} good requests/s; needed: at least {LEAST_GOOD_RPS:g}")
+        raise StudyError(f"pass-through serves {found:.3f} good requests/s; needed: at least {LEAST_GOOD_RPS:g}")
     return found
 
 

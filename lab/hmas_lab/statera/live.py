@@ -83,7 +83,7 @@ async def study(settings: LiveSettings, python: Path, model: Path, folder: Path,
     Raises:
         StudyError: Nothing good comes out of the engine in pass-through.
         DemoBroken: vLLM does not start.
-        DoorBroken: `hmas up` does not.
+        StudyError: `hmas up` does not.
     """
     questions = read_questions(data_dir(), max_prompt=settings.max_prompt, max_output=10_000)
     server = VllmServer(python=python, model=model, cores="nobind")
@@ -171,7 +171,7 @@ def _arrivals(
 async def _run(
     name: str, url: str, arrivals: Sequence[Arrival], *, folder: Path, settings: LiveSettings
 ) -> tuple[list[Result], list[Moment]]:
-    async with running_arm(name, (f"vllm={url}",), folder, ARMS[name]) as stack:
+    async with running_arm(ARMS[name], (f"vllm={url}",), folder) as stack:
         await asyncio.sleep(SETTLE_S)
         plan, results = folder / "plan.jsonl", folder / "results.jsonl"
         # The tiny model ends an answer by chance; the engine is told the length that was drawn.

@@ -11,8 +11,9 @@ import msgspec
 from hmas.controller.core.statistics.quantiles import percentile
 from hmas.loadgen.results import Result, is_good
 from hmas.loadgen.workload import Arrival
+from hmas_lab.as_it_comes import Stack
 from hmas_lab.compare import plain
-from hmas_lab.frontdoor.arms import Arm, Stack
+from hmas_lab.frontdoor.arms import Arm
 from hmas_lab.frontdoor.load import DoorLoad
 from hmas_lab.frontdoor.runs import Runs, most_good_rps
 from hmas_lab.result_files import VERSION
@@ -47,7 +48,7 @@ async def flood_study(settings: FloodSettings, load: DoorLoad, runs: Runs, say: 
     """Measures the capacity, then each weight alone and beside the flood; returns the document.
 
     Raises:
-        DoorBroken: A stack did not come up, or nothing good comes out of pass-through.
+        StudyError: A stack did not come up, or nothing good comes out of pass-through.
     """
     capacity_rps = most_good_rps(await runs.capacity())
     say(f"capacity: {capacity_rps:.2f} good requests/s")
