@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from hmas.controller.config.schema import Config
+from hmas.controller.config.schema import Config, EngineConfig
 
 LIVE = (
     "tenants",
@@ -19,7 +19,7 @@ LIVE = (
     "scheduler.tpot_guard",
     "agents.stale_after_s",
 )
-"""Settings, or whole sections, that are applied while the gateway serves."""
+"""Settings, or whole sections, that are applied while the gateway serves. Engines join and leave, too: see `fleet_change`."""
 
 
 class Difference(NamedTuple):
@@ -29,16 +29,41 @@ class Difference(NamedTuple):
     live: bool
 
 
+class FleetChange(NamedTuple):
+    """The engines that join and leave, and the names of those with other settings, which take a restart.
+
+    An engine with KV events takes one too: their sockets are opened at the start.
+    """
+
+    joining: tuple[EngineConfig, ...]
+    leaving: tuple[EngineConfig, ...]
+    restart: tuple[str, ...]
+
+
+def fleet_change(before: Config, after: Config) -> FleetChange:
+    """What differs between the engines of two configurations."""
+    then, now = ({engine.name: engine for engine in config.engines} for config in (before, after))
+    new, gone = [now[name] for name in now if name not in then], [then[name] for name in then if name not in now]
+    restart = [name for name in now if name in then and now[name] != then[name]]
+    restart += [engine.name for engine in (*new, *gone) if engine.kv_events is not None]
+    joining, leaving = (tuple(engine for engine in some if engine.kv_events is None) for some in (new, gone))
+    return FleetChange(joining, leaving, tuple(restart))
+
+
 def differences(before: Config, after: Config) -> list[Difference]:
     """Every changed setting, in the order of the configuration; a tenant or an engine counts as one setting."""
-    return [Difference(setting, live=setting.startswith(LIVE)) for setting in _paths(to_builtins(before), to_builtins(after))]
+    found = [Difference(setting, live=setting.startswith(LIVE)) for setting in _paths(to_builtins(before), to_builtins(after))]
+    fleet = fleet_change(before, after)
+    found += [Difference(f"engines.{engine.name}", live=True) for engine in (*fleet.joining, *fleet.leaving)]
+    return found + [Difference(f"engines.{name}", live=False) for name in fleet.restart]
 
 
 def taken(before: Config, after: Config) -> Config:
     """`before` with all live settings from `after`."""
-    scheduler, agents = after.scheduler, after.agents
+    scheduler, agents, fleet = after.scheduler, after.agents, fleet_change(before, after)
     return replace(
         before,
+        engines=[*(engine for engine in before.engines if engine not in fleet.leaving), *fleet.joining],
         tenants=after.tenants,
         logging=after.logging,
         models=after.models,
@@ -60,5 +85,5 @@ def _paths(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
         then = before[section]
         if isinstance(now, dict):
             yield from (f"{section}.{name}" for name in {**then, **now} if then.get(name) != now.get(name))
-        elif then != now:
+        elif then != now and section != "engines":
             yield section

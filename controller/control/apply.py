@@ -57,7 +57,7 @@ def apply_directives(
         if before.limits.get(tenant, NO_LIMITS) != limits:
             scheduler.set_limits(tenant, limits, now_s)
     _apply_routers(scheduler, before, after)
-    for name in before.draining ^ after.draining:
+    for name in (before.draining ^ after.draining).intersection(after.instances):
         scheduler.set_draining(name, name in after.draining)
     if given_up is not None:
         raise given_up

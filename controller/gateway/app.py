@@ -12,16 +12,18 @@ import msgspec
 
 from hmas.controller.bus.base import Bus
 from hmas.controller.config.derived import overrides_dir, running_agents
-from hmas.controller.config.reload import differences, taken
+from hmas.controller.config.reload import differences, fleet_change, taken
 from hmas.controller.config.schema import Config, EngineConfig
 from hmas.controller.control.agent_liveness import AgentLiveness
 from hmas.controller.control.asking import Asking
 from hmas.controller.core.types import OutcomeKind
+from hmas.controller.gateway.bus_watch import BusWatch
 from hmas.controller.gateway.control_loop.agent_watch import AgentWatch
 from hmas.controller.gateway.control_loop.apply import Control
 from hmas.controller.gateway.control_loop.override_watcher import OverrideWatch
 from hmas.controller.gateway.control_loop.subscriber import AgentSubscriber
 from hmas.controller.gateway.errors import ApiError
+from hmas.controller.gateway.instances.membership import Connect, Membership
 from hmas.controller.gateway.instances.monitor import Fleet
 from hmas.controller.gateway.make_scheduler import make_scheduler
 from hmas.controller.gateway.requests.active_request import Ending
@@ -64,8 +66,7 @@ class Gateway:
         observer: Passes every event to all that listen: `event_log`, `metrics`, `completions`, `traces` and the exporters.
         manager, fleet, scheduler, control, watch, agents, subscriber, decisions, model_reports, auth: Its other parts.
         liveness, on_defaults: When each agent last answered, and the dispatches that it answered too late for.
-        bus_up: Whether the bus is connected, as of the last cycle; None before the first.
-        bus_holder: Another gateway that has got the bus; this one then posts nothing. Empty otherwise.
+        bus_watch, membership: Whether it has the bus; engines that join and leave.
         mqtt: Reports on the connection with the MQTT broker; None without one.
         kv_events: What engines report of their prefix caches; None where none has `kv_events`.
         draining: Whether it takes no new requests any more.
@@ -77,6 +78,7 @@ class Gateway:
         *,
         bus: Bus,
         engines: Sequence[tuple[EngineConfig, Engine]],
+        connect: Connect,
         clock: Clock,
         on_cycle: Callable[[], None] | None = None,
         scheduler: Scheduler | None = None,
@@ -88,6 +90,7 @@ class Gateway:
             config: The whole configuration.
             bus: The bus; the caller starts and closes it.
             engines: Every configured engine with its adapter; the caller closes it.
+            connect: Makes the adapter of an engine that joins later, which is closed here.
             clock: The clock.
             on_cycle: Called after every finished cycle, for the service manager's watchdog.
             scheduler: A fresh one from `make_scheduler` with the same configuration, such as one that keeps a log; None creates it here.
@@ -102,10 +105,7 @@ class Gateway:
         self._on_cycle = on_cycle
         self._side_tasks: set[asyncio.Task[object]] = set()
         self._tasks: list[asyncio.Task[None]] = []
-        self.bus_up: bool | None = None
-        self.bus_holder = ""
         self.mqtt: Callable[[], dict[str, Any]] | None = None
-        self._bus_losses = 0
         self._router_faults = 0
         self._exporters = tuple(exporters)
         self.scheduler = make_scheduler(config) if scheduler is None else scheduler
@@ -116,6 +116,10 @@ class Gateway:
         self.observer = Observers([self.event_log, self.metrics, self.completions, self.traces, *exporters], clock)
         self.fleet = Fleet(engines, clock, self.observer, stall_s=config.gateway.engine_stall_s)
         self.control = Control(config=config, scheduler=self.scheduler, fleet=self.fleet, observer=self.observer, clock=clock)
+        self.bus_watch = BusWatch(bus, self.observer, on_return=self._post_overrides)
+        self.membership = Membership(
+            fleet=self.fleet, scheduler=self.scheduler, control=self.control, observer=self.observer, connect=connect
+        )
         targets = config.slo.targets()
         self.on_defaults = DispatchedOnDefaults(running_agents(config.agents), self.metrics.registry)
         self.agents = AgentWatch(
@@ -183,7 +187,8 @@ class Gateway:
 
     def reload(self, config: Config) -> None:
         """Applies what it can of a reloaded configuration, and reports what needs a restart."""
-        found = differences(self.config, config)
+        self.config = msgspec.structs.replace(self.config, engines=self.membership.engines)
+        found, fleet = differences(self.config, config), fleet_change(self.config, config)
         live = [setting for setting, is_live in found if is_live]
         rest = [setting for setting, is_live in found if not is_live]
         self.config = taken(self.config, config)
@@ -191,6 +196,7 @@ class Gateway:
         self.metrics.know(self.config.tenants)
         self.scheduler.set_tpot_guard(self.config.scheduler.tpot_guard)
         self.control.reload(self.config)
+        self.membership.change(fleet.joining, fleet.leaving)
         self.observer.note(
             "config",
             "configuration",
@@ -236,6 +242,7 @@ class Gateway:
             for task in pending:
                 task.cancel()
             _, pending = await asyncio.wait(pending, timeout=1.0)
+        await self.membership.close()
         if self.kv_events is not None:
             self.kv_events.close()
         for exporter in self._exporters:
@@ -308,8 +315,9 @@ class Gateway:
                     heads_s = now_s
                     self.manager.recall_silent(self.config.gateway.engine_head_timeout_s)
                 self.control.tick()
+                self.membership.tick()
                 self.manager.pump_soon()
-                self._watch_bus()
+                self.bus_watch.look()
                 self._watch_routers()
                 snapshot = self.scheduler.snapshot(now_s, self.name, self.control.directives.forced)
                 self.bus.post(snapshot)
@@ -327,23 +335,8 @@ class Gateway:
         """Sorts requests again after an instance has changed the models it serves."""
         self.scheduler.set_models(instance, models, self.clock.now_s())
 
-    def _watch_bus(self) -> None:
-        """Reports loss and return of the bus, and publishes the active overrides again after a return.
-
-        A bus server that was away for less than a cycle may have lost them, too.
-        """
-        health = self.bus.health
-        if self.bus_up is None:
-            self.bus_up, self._bus_losses = health.connected, health.losses
-            return
-        if self.bus_up and health.losses > self._bus_losses:
-            self.bus_up = False
-            self.observer.note("bus", "bus", before="connected", after="away", reason=health.detail, severity="warning")
-        self._bus_losses = health.losses
-        if health.connected and not self.bus_up:
-            self.bus_up = True
-            self.observer.note("bus", "bus", before="away", after="connected")
-            self.bus.post(msgspec.structs.replace(self.control.notice, sent_s=self.clock.now_s()))
+    def _post_overrides(self) -> None:
+        self.bus.post(msgspec.structs.replace(self.control.notice, sent_s=self.clock.now_s()))
 
     def _watch_routers(self) -> None:
         """Reports rankings that could not be followed, in one event for all since the last tick."""
@@ -353,15 +346,6 @@ class Gateway:
                 "router.fault", "router", after=f"{faults - self._router_faults} to the emptiest instance", reason=fault, severity="error"
             )
             self._router_faults = faults
-
-    def bus_taken(self, holder: str) -> None:
-        """Reports that another gateway has got the bus, or, with an empty text, that this one has it again."""
-        self.bus_holder = holder
-        reason = f"{holder} uses it: this gateway posts nothing, and the agents do not see its requests" if holder else ""
-        states = ("held", "taken by another gateway") if holder else ("taken by another gateway", "held")
-        self.observer.note("bus", "bus", before=states[0], after=states[1], reason=reason, severity="error" if holder else "info")
-        if holder:
-            log.error("the bus is %s; %s", states[1], reason)
 
     def _spawn(self, work: Coroutine[Any, Any, object]) -> None:
         """Runs work in the background of the request that caused it. Bounded: beyond the limit the work is dropped."""

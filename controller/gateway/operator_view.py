@@ -315,7 +315,7 @@ class GatewayOperations:
             "detail": health.detail,
             "dropped": health.dropped,
             "rejected": health.rejected,
-            "taken_by": self._gateway.bus_holder or None,
+            "taken_by": self._gateway.bus_watch.holder or None,
         }
 
     def _counts(self) -> dict[str, Any]:

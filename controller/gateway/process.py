@@ -75,23 +75,39 @@ async def serve(
         OSError: A port is not available.
         BusError: Another gateway uses the bus.
     """
-    keys = _check(config, os.environ if env is None else env)
+    environment = os.environ if env is None else env
+    _check(config, environment)
     public_sockets, admin_sockets = _by_port(sockets, config.gateway)
     token_sha256 = config.gateway.admin_token_sha256 or hashlib.sha256(kept_token(admin_token_file(config)).encode()).hexdigest()
     _make_room(config.gateway.max_connections)
     return_large_memory()
     await bus.start()
     async with AsyncExitStack() as stack:
-        engines = await _connect(config, keys, stack)
+        async def connect(engine: EngineConfig) -> Engine:
+            return await _connect(engine, config.gateway, environment)
+
+        # Engines that do not answer are waited for in parallel.
+        adapters = await asyncio.gather(*map(connect, config.engines))
+        for adapter in adapters:
+            stack.push_async_callback(adapter.close)
         exporters, refused = load_exporters()
         mqtt = None
         if config.mqtt.host:
             from hmas.controller.gateway.mqtt import GatewayMqtt  # noqa: PLC0415  without a broker nothing of it is loaded
 
-            mqtt = GatewayMqtt(config.mqtt, os.environ if env is None else env)
+            mqtt = GatewayMqtt(config.mqtt, environment)
         observers = [*exporters.values(), *([] if mqtt is None else [mqtt.exporter])]
-        gateway = Gateway(config, bus=bus, engines=engines, clock=clock, on_cycle=on_cycle, scheduler=scheduler, exporters=observers)
-        lease = GatewayLease(bus, gateway.name, clock.now_s(), on_change=gateway.bus_taken)
+        gateway = Gateway(
+            config,
+            bus=bus,
+            engines=tuple(zip(config.engines, adapters, strict=True)),
+            connect=connect,
+            clock=clock,
+            on_cycle=on_cycle,
+            scheduler=scheduler,
+            exporters=observers,
+        )
+        lease = GatewayLease(bus, gateway.name, clock.now_s(), on_change=gateway.bus_watch.taken)
         await lease.take()
         stack.push_async_callback(lease.close)
         stack.push_async_callback(gateway.close)
@@ -170,12 +186,8 @@ def _by_port(sockets: Sequence[socket], gateway: GatewayConfig) -> tuple[list[so
     return public, admin
 
 
-def _check(config: Config, env: Mapping[str, str]) -> dict[tuple[str, str], str]:
-    """Returns the engines' API keys and control tokens, by engine name and the setting that names the variable.
-
-    Raises:
-        ConfigError: See `serve`.
-    """
+def _check(config: Config, env: Mapping[str, str]) -> None:
+    """Raises: ConfigError: See `serve`."""
     gateway = config.gateway
     if gateway.no_auth and not is_loopback(gateway.host):
         raise ConfigError(f"gateway.no_auth: true with host {gateway.host!r}; allowed only on a loopback address such as 127.0.0.1")
@@ -183,29 +195,35 @@ def _check(config: Config, env: Mapping[str, str]) -> dict[tuple[str, str], str]
         raise ConfigError(
             f"gateway.admin_host: {gateway.admin_host!r} needs gateway.admin_token_sha256; without it only loopback is allowed"
         )
-    keys = {}
     for engine in config.engines:
-        for setting, variable in (("api_key_env", engine.api_key_env), ("control_token_env", engine.control_token_env)):
-            if variable and not env.get(variable):
-                raise ConfigError(f"engines.{engine.name}.{setting}: the environment has no {variable}, or it is empty")
-            keys[engine.name, setting] = env.get(variable, "")
-    return keys
+        _keys(engine, env)
 
 
-async def _connect(config: Config, keys: Mapping[tuple[str, str], str], stack: AsyncExitStack) -> list[tuple[EngineConfig, Engine]]:
-    """Connects every engine with its adapter; engines that do not answer are waited for in parallel."""
+def _keys(engine: EngineConfig, env: Mapping[str, str]) -> tuple[str, str]:
+    """An engine's API key and the token of its control plugin, empty for none.
 
-    async def connect(engine: EngineConfig) -> tuple[EngineConfig, Engine]:
-        adapter = await connect_engine(
-            name=engine.name,
-            url=engine.url,
-            kind=engine.kind,
-            api_key=keys[engine.name, "api_key_env"],
-            control_token=keys[engine.name, "control_token_env"],
-            connect_timeout_s=config.gateway.engine_connect_timeout_s,
-            idle_timeout_s=config.gateway.engine_idle_timeout_s,
-        )
-        stack.push_async_callback(adapter.close)
-        return engine, adapter
+    Raises:
+        ConfigError: The environment has no such variable, or it is empty.
+    """
+    for setting, variable in (("api_key_env", engine.api_key_env), ("control_token_env", engine.control_token_env)):
+        if variable and not env.get(variable):
+            raise ConfigError(f"engines.{engine.name}.{setting}: the environment has no {variable}, or it is empty")
+    return env.get(engine.api_key_env, ""), env.get(engine.control_token_env, "")
 
-    return await asyncio.gather(*(connect(engine) for engine in config.engines))
+
+async def _connect(engine: EngineConfig, gateway: GatewayConfig, env: Mapping[str, str]) -> Engine:
+    """The adapter of an engine.
+
+    Raises:
+        HmasError: There is no such kind of engine, or the environment lacks one of its keys.
+    """
+    api_key, control_token = _keys(engine, env)
+    return await connect_engine(
+        name=engine.name,
+        url=engine.url,
+        kind=engine.kind,
+        api_key=api_key,
+        control_token=control_token,
+        connect_timeout_s=gateway.engine_connect_timeout_s,
+        idle_timeout_s=gateway.engine_idle_timeout_s,
+    )

@@ -93,6 +93,13 @@ class DispatchPlanner:
         self.fence_in_bypass = settings.fence_in_bypass
         self.fenced = True
 
+    def forget(self, instance: str) -> None:
+        """Forgets an instance that has left."""
+        self.guard.forget(instance)
+        self._flood_reserve.forget(instance)
+        self.routers.left(instance)
+        self.avoided -= {instance}
+
     def find(self, group: ModelQueue, now_s: float) -> PlannedDispatch | None:
         """The next dispatch of a group, None if no request can go. O(1) in the waiting requests if no instance has a free slot."""
         waiting = len(group.policy) or (self._serves_late and len(group.late))

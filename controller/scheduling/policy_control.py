@@ -13,6 +13,7 @@ from hmas.controller.scheduling.instances.running import Running, TokenSource
 from hmas.controller.scheduling.policies.registry import GUARD, check_parameters, own_parameters
 from hmas.controller.scheduling.policy_base.queue_entry import QueuePolicy
 from hmas.controller.scheduling.queue.wait_queue import WaitQueue
+from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.engines.base import EngineSnapshot
 
 
@@ -20,14 +21,22 @@ class PolicyControl:
     """The controls of a scheduler; the path of requests is in `Scheduler`.
 
     Attributes:
+        settings: What does not change while the scheduler lives.
         instances: The account of each instance, by name.
         tenancy: Quotas and slots of all tenants.
     """
 
     def __init__(
-        self, instances: Mapping[str, Instance], planner: DispatchPlanner, room: WaitQueue, weights: dict[str, float], tenancy: Tenancy
+        self,
+        settings: SchedulerSettings,
+        instances: dict[str, Instance],
+        planner: DispatchPlanner,
+        room: WaitQueue,
+        weights: dict[str, float],
+        tenancy: Tenancy,
     ) -> None:
         """Controls these parts. `weights`: tenants' weights, which the wait queue reads too."""
+        self.settings = settings
         self.instances = instances
         self._planner = planner
         self._wait_queue = room
@@ -197,6 +206,38 @@ class PolicyControl:
         """
         self._instance(instance).source = source
 
+    def add_instance(self, spec: InstanceSpec, now_s: float) -> None:
+        """Adds an instance. It drains, so that it gets no request before its caller has read its models and health.
+
+        Raises:
+            SchedulingError: There is one of that name, or its window is below 1.
+        """
+        if spec.name in self.instances:
+            raise SchedulingError(f"instance {spec.name!r} is there already; names must be unique")
+        made = make_instance(spec, self.settings)
+        made.drain(draining=True)
+        self.instances[spec.name] = made
+        self._hint_guard(self._guard)
+        self._use_instances(now_s)
+
+    def remove_instance(self, name: str, now_s: float) -> None:
+        """Removes an instance that has nothing in flight. Requests that only it serves wait on, as for a model that nobody serves.
+
+        Raises:
+            SchedulingError: Unknown instance, or requests are in flight there.
+        """
+        if self._instance(name).in_flight:
+            raise SchedulingError(f"instance {name!r} has {self._instance(name).in_flight} requests in flight; allowed: none")
+        self._instance(name).drain(draining=True)
+        del self.instances[name]
+        self._planner.forget(name)
+        self._use_instances(now_s)
+
+    def _use_instances(self, now_s: float) -> None:
+        instances = tuple(self.instances.values())
+        self.tenancy.serve_with(instances)
+        self._wait_queue.regroup(now_s, instances)
+
     def set_models(self, instance: str, models: frozenset[str] | None, now_s: float) -> None:
         """Changes which models an instance serves, None for any. O(n) if requests are served by other instances now.
 
@@ -221,3 +262,16 @@ class PolicyControl:
         if name not in self.instances:
             raise SchedulingError(f"instance {name!r} is unknown; allowed: {', '.join(self.instances)}")
         return self.instances[name]
+
+
+def make_instance(spec: InstanceSpec, settings: SchedulerSettings) -> Instance:
+    """An instance's account under a scheduler's settings.
+
+    Raises:
+        SchedulingError: Its window is below 1.
+    """
+    if spec.capacity_n_run < 1:
+        raise SchedulingError(f"capacity_n_run of instance {spec.name!r} is {spec.capacity_n_run}; allowed: 1 or more")
+    return Instance(
+        spec, fenced=settings.fence, margin=settings.fence_margin, credit=settings.fence_prefix_credit, confidence=settings.late_confidence
+    )

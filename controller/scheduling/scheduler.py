@@ -17,6 +17,7 @@ from hmas.controller.scheduling.instances.kv_fence import upper_tokens
 from hmas.controller.scheduling.instances.likeness import pool_windows
 from hmas.controller.scheduling.intake import QueueAdmission
 from hmas.controller.scheduling.policies.registry import check_parameters, own_parameters
+from hmas.controller.scheduling.policy_control import make_instance
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.queue.model_queue import QueuedRequest
 from hmas.controller.scheduling.queue.wait_queue import WaitQueue
@@ -58,18 +59,7 @@ class Scheduler(SchedulerReports):
         """
         if len({spec.name for spec in instances}) != len(instances):
             raise SchedulingError(f"instance names must be unique, not {', '.join(spec.name for spec in instances)}")
-        self.settings = settings
-        made: dict[str, Instance] = {}
-        for spec in instances:
-            if spec.capacity_n_run < 1:
-                raise SchedulingError(f"capacity_n_run of instance {spec.name!r} is {spec.capacity_n_run}; allowed: 1 or more")
-            made[spec.name] = Instance(
-                spec,
-                fenced=settings.fence,
-                margin=settings.fence_margin,
-                credit=settings.fence_prefix_credit,
-                confidence=settings.late_confidence,
-            )
+        made = {spec.name: make_instance(spec, settings) for spec in instances}
         tenancy = Tenancy(tenants or {}, tuple(made.values()))
         weights: dict[str, float] = {}
         complete = check_parameters(policy, parameters)
@@ -84,7 +74,7 @@ class Scheduler(SchedulerReports):
             tenancy=tenancy,
             weights=weights,
         )
-        super().__init__(made, DispatchPlanner(settings, Routers(router), tenancy), room, weights, tenancy)
+        super().__init__(settings, made, DispatchPlanner(settings, Routers(router), tenancy), room, weights, tenancy)
         self._hint_guard(complete)
         self._admission = QueueAdmission(settings, room, tenancy)
         self._idle_holds = IdleHolds()

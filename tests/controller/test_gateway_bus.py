@@ -47,13 +47,13 @@ async def test_redis_goes_away_and_comes_back_under_load(tmp_path: Path):
         async with running(tmp_path, bus=bus, agents=LASTING, gateway=gateway_config(engine_connect_timeout_s=PATIENCE_S)) as rig:
             assert type(asyncio.get_running_loop()) is uvloop.Loop
             # A bus that was never there does not go away: the gateway has to have seen it first.
-            await eventually(lambda: rig.gateway.bus_up, PATIENCE_S)
+            await eventually(lambda: rig.gateway.bus_watch.up, PATIENCE_S)
             assert (await rig.post(chat())).status == 200
             await rig.admin("POST", "/admin/policy", {"policy": "wfq"})
             await until(lambda: told_policy(bus))
             await until(lambda: completions(bus))
             await asyncio.to_thread(server.stop)
-            await eventually(lambda: not rig.gateway.bus_up, PATIENCE_S)
+            await eventually(lambda: not rig.gateway.bus_watch.up, PATIENCE_S)
             answers = await asyncio.gather(*(rig.post(chat(f"number {number}")) for number in range(20)))
             status = (await rig.admin("GET", "/admin/status")).json
             ready = await rig.get("/ready")
@@ -94,7 +94,7 @@ async def test_a_server_that_was_away_for_less_than_a_cycle_is_told_again(tmp_pa
     async with running(tmp_path) as rig:
         await rig.admin("POST", "/admin/policy", {"policy": "wfq"})
         known = len(await rig.bus.latest(OVERRIDES, 50))
-        await eventually(lambda: rig.gateway.bus_up)
+        await eventually(lambda: rig.gateway.bus_watch.up)
         health = replace(rig.bus.health, losses=1)
         monkeypatch.setattr(MemoryBus, "health", property(lambda _: health))
         await eventually(lambda: [event["after"] for event in rig.events("bus")] == ["away", "connected"])

@@ -196,6 +196,13 @@ class Control:
         self._config, self._configured = config, _configured(config)
         self.apply()
 
+    def forget(self, instance: str) -> None:
+        """Forgets an instance that has left."""
+        self.statera.pop(instance, None)
+        for knob in [key for key in self.since.knobs_s if key[0] == instance]:
+            del self.since.knobs_s[knob]
+        self.apply()
+
     def tick(self) -> None:
         """Applies received actions, and resolves again if an agent has been silent for too long."""
         if self._clock.now_s() >= self._stale_s:
@@ -219,7 +226,7 @@ class Control:
             apply_directives(self._scheduler, before, after, names=names, now_s=now_s, on_controls=self._fleet.set_controls)
         except SchedulingError:
             log.exception("a change of policy was given up")
-        for name in before.draining ^ after.draining:
+        for name in (before.draining ^ after.draining).intersection(after.instances):
             self._fleet.instances[name].draining = name in after.draining
         self._observer.control_changed(before, after, now_s)
         for change in found:

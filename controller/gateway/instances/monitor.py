@@ -50,9 +50,9 @@ class Fleet:
     def __init__(
         self, instances: Iterable[tuple[EngineConfig, Engine]], clock: Clock, observer: Observers, *, stall_s: float = STALL_S
     ) -> None:
-        self.instances = {
-            config.name: Instance(config=config, engine=engine, ceiling=Ceiling(config.n_run_max)) for config, engine in instances
-        }
+        self.instances: dict[str, Instance] = {}
+        self._polls: dict[str, asyncio.Task[None]] = {}
+        self._group: asyncio.TaskGroup | None = None
         self.on_snapshot: Callable[[EngineSnapshot], None] = lambda _: None
         self.on_ceiling: Callable[[], None] = lambda: None
         self.on_models: Callable[[str, frozenset[str] | None], None] = lambda _name, _models: None
@@ -65,6 +65,24 @@ class Fleet:
         self._contexts: dict[str, int] = {}
         self._stall_s = stall_s
         self._avoided: frozenset[str] = frozenset()
+        for config, engine in instances:
+            self.add(config, engine)
+
+    def add(self, config: EngineConfig, engine: Engine) -> Instance:
+        """Adds an instance, which is polled from now on if the others are."""
+        instance = self.instances[config.name] = Instance(config=config, engine=engine, ceiling=Ceiling(config.n_run_max))
+        if self._group is not None:
+            self._poll_regularly(instance, self._group)
+        return instance
+
+    def remove(self, name: str) -> Engine:
+        """Removes an instance and returns its engine, which the caller closes."""
+        instance = self.instances.pop(name)
+        if (task := self._polls.pop(name, None)) is not None:
+            task.cancel()
+        self._contexts.clear()
+        self._set_avoided(self._avoided - {name})
+        return instance.engine
 
     @property
     def ceilings(self) -> dict[str, Ceiling]:
@@ -203,12 +221,18 @@ class Fleet:
     async def run(self) -> None:
         """Polls all instances until cancelled."""
         async with asyncio.TaskGroup() as group:
+            self._group = group
             for instance in self.instances.values():
-                group.create_task(self._watch(instance), name=f"poll {instance.name}")
+                self._poll_regularly(instance, group)
+            # Instances that join later are polled in this group.
+            await asyncio.Event().wait()
+
+    def _poll_regularly(self, instance: Instance, group: asyncio.TaskGroup) -> None:
+        self._polls[instance.name] = group.create_task(self._watch(instance), name=f"poll {instance.name}")
 
     async def poll_all(self) -> None:
         """Reads every instance once."""
-        await asyncio.gather(*(self._poll(instance) for instance in self.instances.values()))
+        await asyncio.gather(*(self.poll(instance) for instance in self.instances.values()))
 
     async def _watch(self, instance: Instance) -> None:
         """Polls at regular times, and in between when `poll_now` is set."""
@@ -217,7 +241,7 @@ class Fleet:
         while True:
             instance.poll_now.clear()
             try:
-                await self._poll(instance)
+                await self.poll(instance)
             except Exception:
                 log.exception("polling engine %s failed", instance.name)
             # Timers may fire a little early, by the clock's resolution.
@@ -229,7 +253,8 @@ class Fleet:
             except TimeoutError:
                 continue
 
-    async def _poll(self, instance: Instance) -> None:
+    async def poll(self, instance: Instance) -> None:
+        """Reads an instance once, and sets its knobs."""
         snapshot = await instance.engine.snapshot(self._clock.now_s())
         instance.answers = snapshot.healthy
         if snapshot.healthy and self._clock.now_s() - instance.models_read_s > MODELS_EVERY_S:

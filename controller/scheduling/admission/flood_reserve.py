@@ -21,6 +21,10 @@ class FloodReserve:
     def __init__(self) -> None:
         self._held: dict[str, tuple[int, Collection[str], int, int]] = {}
 
+    def forget(self, instance: str) -> None:
+        """Forgets an instance that has left."""
+        self._held.pop(instance, None)
+
     def spares(self, instance: Instance, flooding: Collection[str], reserve: Reserve) -> bool:
         """Whether the instance may take one more request of a flood. O(in flight), once per state of the instance and model."""
         held = self._held.get(instance.name)

@@ -228,6 +228,11 @@ class Tenancy:
 
     # -- slots ------------------------------------------------------------------------------------------------------------
 
+    def serve_with(self, instances: Sequence[Instance]) -> None:
+        """Counts the windows of these instances from now on."""
+        self._instances = tuple(instances)
+        self.look()
+
     def look(self) -> None:
         """Reads the current windows of the fleet. O(instances)."""
         windows = sum(instance.n_run for instance in self._instances if instance.available)

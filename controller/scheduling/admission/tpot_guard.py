@@ -98,6 +98,11 @@ class TpotGuard:
         """Records that a request was sent to the instance."""
         self._denied.pop(instance.name, None)
 
+    def forget(self, instance: str) -> None:
+        """Forgets an instance that has left."""
+        self._denied.pop(instance, None)
+        self._least.pop(instance, None)
+
     def _least_rooms_ms(self, instance: Instance, now_s: float, flooding: Collection[str]) -> tuple[float, float]:
         """Smallest room of the requests in flight that have any, without those whose tenants flood; and what is open to such a tenant.
 

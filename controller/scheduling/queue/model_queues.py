@@ -90,12 +90,16 @@ class ModelQueues:
         for group in self.groups:
             group.limit_tenants()
 
-    def regroup(self, now_s: float) -> list[QueuedRequest]:
+    def regroup(self, now_s: float, instances: Sequence[Instance] | None = None) -> list[QueuedRequest]:
         """Forms the groups again after instances have changed the models they serve. Returns the requests that changed their group.
+
+        `instances`: all that there are now, None for the same as before.
 
         If all models of a group move to the same instances, the group moves with them as it is. If they separate, or the group meets
         another one, it is dissolved, and its requests join the groups they belong to.
         """
+        if instances is not None:
+            self._instances = tuple(instances)
         models = sorted({model for instance in self._instances for model in instance.models or ()})
         sets = self._servers()
         default = tuple(i for i in self._instances if i.models is None)
@@ -106,8 +110,8 @@ class ModelQueues:
         moved: list[QueuedRequest] = []
         for group in self.groups:
             aim = aims.get(group, set())
-            if len(aim) == 1 and (instances := next(iter(aim))) not in made:
-                made[instances] = group
+            if len(aim) == 1 and (servers := next(iter(aim))) not in made:
+                made[servers] = group
             else:
                 moved += group.members.values()
         self._default = made.get(default) or made.setdefault(default, self._new_group(default))
@@ -115,9 +119,9 @@ class ModelQueues:
         self.groups = list(made.values())
         for instance in self._instances:
             instance.groups.clear()
-        for instances, group in made.items():
-            group.instances = InstanceGroup(instances)
-            for instance in instances:
+        for servers, group in made.items():
+            group.instances = InstanceGroup(servers)
+            for instance in servers:
                 instance.groups.append(group.instances)
         self._join(moved, now_s)
         return moved

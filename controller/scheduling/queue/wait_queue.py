@@ -244,9 +244,9 @@ class WaitQueue:
         for waiting in self._waiting.values():
             waiting.entry.weight = self.weights.get(waiting.entry.request.tenant, waiting.entry.weight)
 
-    def regroup(self, now_s: float) -> None:
+    def regroup(self, now_s: float, instances: Sequence[Instance] | None = None) -> None:
         """See `ModelQueues.regroup`; the work of requests that change their group goes with them."""
-        for waiting in self.queues.regroup(now_s):
+        for waiting in self.queues.regroup(now_s, instances):
             self.backlog.move(waiting.entry.request.id, waiting.group.work)
 
     def held(self) -> int:

@@ -104,9 +104,9 @@ class KeptResponses:
         if not name or owner != tenant:
             raise ApiError(404, code, f"Response with id {response_id[:140]!r} not found.", param=param)
         self._holders.move_to_end(response_id)
-        instance = self._fleet.instances[name]
-        if instance.draining or instance.down_for_s(self._fleet.now_s()) > ACCEPT_GRACE_S:
-            why = "is being drained" if instance.draining else "does not answer"
+        instance = self._fleet.instances.get(name)
+        if instance is None or instance.draining or instance.down_for_s(self._fleet.now_s()) > ACCEPT_GRACE_S:
+            why = "is gone" if instance is None else "is being drained" if instance.draining else "does not answer"
             text = f"Response with id {response_id[:140]!r} not found: the engine that keeps it, {name}, {why}."
             raise ApiError(404, code, text, param=param)
         return instance

@@ -1,0 +1,129 @@
+"""Engines that join and leave a running gateway, by a reloaded configuration."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from hmas.controller.config.derived import instance_spec
+from hmas.controller.config.schema import EngineConfig
+from hmas.controller.core.errors import HmasError
+from hmas.controller.gateway.control_loop.apply import Control
+from hmas.controller.gateway.instances.monitor import Fleet
+from hmas.controller.observability.observer import Observers
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.engines.base import Engine
+
+LEAVES_AFTER_S = 2.0
+"""How long nothing has been in flight on an instance before it is removed: what follows the end of a request still finds it."""
+Connect = Callable[[EngineConfig], Awaitable[Engine]]
+log = logging.getLogger(__name__)
+
+
+class Membership:
+    """Connects engines that join, and takes out those that leave once their requests have ended.
+
+    An instance that joins gets requests as soon as its models and its health have been read once. One that leaves gets no more, and its
+    requests go on to their end. Agents learn of both from the gateway's snapshots; they know a new engine's profile after their restart.
+    """
+
+    def __init__(self, *, fleet: Fleet, scheduler: Scheduler, control: Control, observer: Observers, connect: Connect) -> None:
+        self._fleet = fleet
+        self._scheduler = scheduler
+        self._control = control
+        self._observer = observer
+        self._connect = connect
+        self._joining: dict[str, EngineConfig] = {}
+        self._leaving: dict[str, float] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._joined: set[str] = set()
+
+    @property
+    def engines(self) -> list[EngineConfig]:
+        """The engines that are there to stay, and those that join."""
+        there = [instance.config for name, instance in self._fleet.instances.items() if name not in self._leaving]
+        return [*there, *self._joining.values()]
+
+    def change(self, joining: Sequence[EngineConfig], leaving: Sequence[EngineConfig]) -> None:
+        """Begins to take engines in and out; each is reported once it is done."""
+        now_s = self._fleet.now_s()
+        for engine in leaving:
+            if engine.name in self._fleet.instances:
+                self._leaving[engine.name] = now_s
+                self._observer.note("engine.leaves", engine.name, before="serving", after="leaving", reason="reload", source="operator")
+        for engine in joining:
+            if engine.name in self._fleet.instances:
+                self._stay(engine)
+            else:
+                self._joining[engine.name] = engine
+                task = asyncio.create_task(self._join(engine))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+        self.tick()
+
+    def tick(self) -> None:
+        """Keeps requests away from instances that leave, and removes those where nothing has been in flight for a while."""
+        now_s = self._fleet.now_s()
+        for name, since_s in list(self._leaving.items()):
+            instance = self._fleet.instances[name]
+            self._scheduler.set_draining(name, draining=True)
+            instance.draining = True
+            if self._scheduler.in_flight(name) or instance.passing:
+                self._leaving[name] = now_s
+            elif now_s - since_s >= LEAVES_AFTER_S:
+                self._remove(name)
+
+    async def close(self) -> None:
+        """Gives up what is being connected, and closes the engines that have joined."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for name in self._joined:
+            await self._fleet.instances[name].engine.close()
+
+    async def _join(self, config: EngineConfig) -> None:
+        name = config.name
+        try:
+            spec = instance_spec(config)
+            engine = await self._connect(config)
+        except HmasError as error:
+            self._observer.note("engine.joins", name, after="refused", reason=str(error), severity="error", source="operator")
+            return
+        finally:
+            del self._joining[name]
+        self._scheduler.add_instance(spec, self._fleet.now_s())
+        instance = self._fleet.add(config, engine)
+        self._joined.add(name)
+        self._control.apply()
+        try:
+            await self._fleet.poll(instance)
+        except Exception:
+            log.exception("polling engine %s failed", name)
+        if name in self._fleet.instances and name not in self._leaving:
+            self._open(name)
+            self._observer.note("engine.joins", name, before="connecting", after="serving", reason="reload", source="operator")
+
+    def _stay(self, engine: EngineConfig) -> None:
+        """Keeps an instance that has not left yet, if it is to join with the same settings."""
+        if self._fleet.instances[engine.name].config != engine:
+            reason = "an engine of this name is still leaving, with other settings; reload again once it has left"
+            self._observer.note("engine.joins", engine.name, after="refused", reason=reason, severity="error", source="operator")
+            return
+        self._leaving.pop(engine.name, None)
+        self._open(engine.name)
+        self._observer.note("engine.joins", engine.name, before="leaving", after="serving", reason="reload", source="operator")
+
+    def _open(self, name: str) -> None:
+        draining = name in self._control.directives.draining
+        self._scheduler.set_draining(name, draining=draining)
+        self._fleet.instances[name].draining = draining
+
+    def _remove(self, name: str) -> None:
+        del self._leaving[name]
+        self._scheduler.remove_instance(name, self._fleet.now_s())
+        engine = self._fleet.remove(name)
+        self._joined.discard(name)
+        self._control.forget(name)
+        task = asyncio.create_task(engine.close())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self._observer.note("engine.leaves", name, before="leaving", after="gone", reason="its requests have ended", source="operator")

@@ -1,0 +1,196 @@
+"""Engines that join and leave a gateway while it serves."""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+from gateway_kit import FAST, Rig, Sim, chat, eventually, running, start_sim
+
+from hmas.controller.config.reload import differences, fleet_change, taken
+from hmas.controller.config.schema import Config, EngineConfig
+from hmas.controller.config.section import KvEventsConfig
+from hmas.controller.core.errors import SchedulingError
+from hmas.controller.core.types import Estimates, OutcomeKind, Request, Slo
+from hmas.controller.gateway.instances import membership
+from hmas.controller.routing.registry import make_router
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
+
+SLOW = msgspec.structs.replace(FAST, step_ms=20.0)
+
+
+@pytest.fixture(autouse=True)
+def leaves_soon(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(membership, "LEAVES_AFTER_S", 0.05)
+
+
+def engine(name: str, **fields: object) -> EngineConfig:
+    return msgspec.convert({"name": name, "url": f"http://{name}:8000"} | fields, EngineConfig)
+
+
+def of(sim: Sim, **fields: object) -> EngineConfig:
+    return engine(sim.name, url=sim.url, **fields)
+
+
+def reload(rig: Rig, *engines: EngineConfig) -> None:
+    rig.gateway.reload(msgspec.structs.replace(rig.gateway.config, engines=list(engines)))
+
+
+def told(rig: Rig, kind: str) -> list[tuple[str, str]]:
+    return [(event["subject"], event["after"]) for event in rig.events(kind)]
+
+
+async def shown(rig: Rig) -> list[str]:
+    return [item["name"] for item in (await rig.admin("GET", "/admin/status")).json["instances"]]
+
+
+def test_engines_of_other_settings_and_those_with_kv_events_take_a_restart():
+    events = KvEventsConfig(endpoint="tcp://d:5557")
+    before = Config(engines=[engine("a"), engine("b"), engine("c")])
+    after = Config(engines=[engine("a", n_run_max=7), engine("c"), engine("d", kv_events=msgspec.to_builtins(events)), engine("e")])
+    found = fleet_change(before, after)
+    assert [one.name for one in found.joining] == ["e"]
+    assert [one.name for one in found.leaving] == ["b"]
+    assert found.restart == ("a", "d")
+    assert [(one.setting, one.live) for one in differences(before, after)] == [
+        ("engines.e", True),
+        ("engines.b", True),
+        ("engines.a", False),
+        ("engines.d", False),
+    ]
+    assert [one.name for one in taken(before, after).engines] == ["a", "c", "e"]
+    assert fleet_change(before, before) == ((), (), ())
+
+
+def scheduler(*names: str) -> Scheduler:
+    specs = [InstanceSpec(name=name, capacity_n_run=1) for name in names]
+    return Scheduler(settings=SchedulerSettings(), instances=specs, router=make_router("least-loaded"), policy="fcfs")
+
+
+def submit(made: Scheduler, request_id: str) -> None:
+    request = Request(id=request_id, tenant="t", model="m", arrival_s=0.0, prompt_tokens=10)
+    made.submit(request, Estimates(slo=Slo(ttft_ms=1000, tpot_ms=50), output_tokens=5, output_tokens_upper=9), 0.0)
+
+
+def test_a_scheduler_takes_an_instance_in_and_out_with_all_requests_in_place():
+    made = scheduler("a")
+    for number in range(3):
+        submit(made, f"r{number}")
+    assert [one.instance for one in made.dispatch(0.0)] == ["a"]
+    made.add_instance(InstanceSpec(name="b", capacity_n_run=1), 0.1)
+    assert made.dispatch(0.1) == []
+    made.set_draining("b", draining=False)
+    assert [one.instance for one in made.dispatch(0.2)] == ["b"]
+    with pytest.raises(SchedulingError, match="instance 'a' has 1 requests in flight; allowed: none"):
+        made.remove_instance("a", 0.3)
+    with pytest.raises(SchedulingError, match="instance 'b' is there already"):
+        made.add_instance(InstanceSpec(name="b", capacity_n_run=1), 0.3)
+    made.end("r0", OutcomeKind.COMPLETED, 0.4)
+    made.set_draining("a", draining=True)
+    made.remove_instance("a", 0.5)
+    assert list(made.instances) == ["b"]
+    assert made.dispatch(0.5) == []
+    made.end("r1", OutcomeKind.COMPLETED, 0.6)
+    assert [(one.entry.request.id, one.instance) for one in made.dispatch(0.6)] == [("r2", "b")]
+    made.check_conservation()
+
+
+def test_without_any_instance_requests_wait_for_the_next_one():
+    made = scheduler("a")
+    made.set_models("a", frozenset({"m"}), 0.0)
+    made.remove_instance("a", 0.0)
+    submit(made, "r0")
+    assert made.dispatch(0.1) == []
+    made.add_instance(InstanceSpec(name="b", capacity_n_run=1), 0.2)
+    made.set_models("b", frozenset({"m"}), 0.2)
+    made.set_draining("b", draining=False)
+    assert [one.instance for one in made.dispatch(0.3)] == ["b"]
+    made.check_conservation()
+
+
+async def test_an_engine_that_joins_serves(tmp_path: Path):
+    new = await start_sim("sim-2", model="another")
+    async with running(tmp_path) as rig:
+        first = of(rig.sims[0])
+        try:
+            assert (await rig.post(chat() | {"model": "another"})).status == 404
+            reload(rig, first, of(new))
+            await eventually(lambda: told(rig, "engine.joins") == [("sim-2", "serving")])
+            answer = await rig.post(chat() | {"model": "another"})
+            assert (answer.status, answer.headers["x-hmas-instance"]) == (200, "sim-2")
+            assert await shown(rig) == ["sim-1", "sim-2"]
+            (event,) = rig.events("config")
+            assert (event["after"], event["reason"]) == ("taken: engines.sim-2", "")
+            assert rig.balanced()
+        finally:
+            await new.runner.cleanup()
+
+
+async def test_an_engine_that_leaves_ends_its_requests_and_gets_no_more(tmp_path: Path):
+    sims = [await start_sim("sim-1", SLOW), await start_sim("sim-2", SLOW)]
+    async with running(tmp_path, sims=sims) as rig:
+        first, second = map(of, sims)
+        long = [asyncio.create_task(rig.post(chat(f"long {number}", tokens=40))) for number in range(2)]
+        await eventually(lambda: all(sim.model.running == 1 for sim in sims))
+        reload(rig, second)
+        later = await asyncio.gather(*(rig.post(chat(f"later {number}", tokens=2)) for number in range(4)))
+        assert [answer.headers["x-hmas-instance"] for answer in later] == ["sim-2"] * 4
+        assert await shown(rig) == ["sim-1", "sim-2"]
+        ended = await asyncio.gather(*long)
+        await eventually(lambda: told(rig, "engine.leaves")[-1:] == [("sim-1", "gone")])
+        assert {answer.headers["x-hmas-instance"] for answer in ended} == {"sim-1", "sim-2"}
+        assert all(answer.status == 200 for answer in (*ended, *later))
+        assert await shown(rig) == ["sim-2"]
+        assert (await rig.post(chat(tokens=2))).status == 200
+        reload(rig, second, first)
+        await eventually(lambda: told(rig, "engine.joins") == [("sim-1", "serving")])
+        assert await shown(rig) == ["sim-2", "sim-1"]
+        assert rig.balanced()
+
+
+async def test_an_engine_that_comes_back_before_it_has_left_stays(tmp_path: Path):
+    sims = [await start_sim("sim-1", SLOW), await start_sim("sim-2", SLOW)]
+    async with running(tmp_path, sims=sims) as rig:
+        first, second = map(of, sims)
+        long = [asyncio.create_task(rig.post(chat(f"long {number}", tokens=30))) for number in range(2)]
+        await eventually(lambda: all(sim.model.running == 1 for sim in sims))
+        reload(rig, second)
+        reload(rig, second, of(sims[0], n_run_max=3))
+        assert "reload again once it has left" in rig.events("engine.joins")[-1]["reason"]
+        reload(rig, first, second)
+        assert told(rig, "engine.joins")[-1] == ("sim-1", "serving")
+        assert not rig.gateway.fleet.instances["sim-1"].draining
+        await asyncio.gather(*long)
+        await asyncio.sleep(0.3)
+        assert await shown(rig) == ["sim-1", "sim-2"]
+
+
+async def test_an_engine_that_cannot_be_connected_is_told_and_may_be_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    new = await start_sim("sim-2")
+    async with running(tmp_path) as rig:
+        try:
+            engines = of(rig.sims[0]), of(new, api_key_env="KEY_OF_SIM_2")
+            reload(rig, *engines)
+            await eventually(lambda: told(rig, "engine.joins") == [("sim-2", "refused")])
+            assert rig.events("engine.joins")[0]["reason"] == (
+                "engines.sim-2.api_key_env: the environment has no KEY_OF_SIM_2, or it is empty"
+            )
+            monkeypatch.setenv("KEY_OF_SIM_2", "x")
+            reload(rig, *engines)
+            await eventually(lambda: told(rig, "engine.joins")[-1] == ("sim-2", "serving"))
+        finally:
+            await new.runner.cleanup()
+
+
+async def test_the_last_engine_may_leave(tmp_path: Path):
+    async with running(tmp_path) as rig:
+        first = of(rig.sims[0])
+        reload(rig)
+        await eventually(lambda: told(rig, "engine.leaves")[-1:] == [("sim-1", "gone")])
+        assert (await rig.get("/ready")).status == 503
+        assert (await rig.post(chat())).status in (404, 503)
+        reload(rig, first)
+        await eventually(lambda: told(rig, "engine.joins") == [("sim-1", "serving")])
+        assert (await rig.post(chat())).status == 200
+        assert rig.balanced()
