@@ -16,7 +16,8 @@ MAX_BYTES = 1 << 20
 MAX_NODES = 50_000
 MAX_DEPTH = 32
 _PLAIN_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
-SUFFIXES = (".yaml", ".yml", ".toml")
+SUFFIXES = (".yaml", ".yml", ".toml", ".json")
+"""JSON is YAML."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from importlib import resources
+from pathlib import Path as FilePath
 from typing import Any
 
 import msgspec
@@ -68,9 +69,14 @@ def load_config(path: str | None, env: Mapping[str, str]) -> Config:
     data = document.data
     origins, unusable = apply_environment(data, env)
     apply_preset(data)
+    own, listed = _add_listed_engines(data)
 
     def mistake(problem: Problem) -> Mistake:
-        return Mistake(where=_where(problem.path, document, origins), path=dotted(problem.path), message=problem.message)
+        path = problem.path
+        if listed is not None and path[:1] == ("engines",) and len(path) > 1 and isinstance(path[1], int) and path[1] >= own:
+            in_file = ("engines", path[1] - own, *path[2:])
+            return Mistake(where=f"{listed.file}:{listed.line_of(in_file)}", path=dotted(in_file), message=problem.message)
+        return Mistake(where=_where(path, document, origins), path=dotted(path), message=problem.message)
 
     found = [Mistake(where=f"environment variable {name}", path=dotted(item.path), message=item.message) for name, item in unusable]
     named = {problem.path: problem for problem in [*problems(data, _CONFIG_TYPE), *unknown_names(data)]}
@@ -95,6 +101,26 @@ def apply_preset(data: dict[str, Any]) -> None:
         if isinstance(given, dict):
             own_policy = given.get("policy", settings.get("policy")) == settings.get("policy")
             data[section] = {key: value for key, value in settings.items() if own_policy or key != "parameters"} | given
+
+
+def _add_listed_engines(data: dict[str, Any]) -> tuple[int, Document | None]:
+    """Adds the engines of `engines_file` behind the configuration's own; returns how many its own are, and the file, None without one.
+
+    Raises:
+        ConfigError: The file cannot be read, or has something else than a list `engines`.
+    """
+    own, file = data.get("engines", []), data.get("engines_file")
+    if not (isinstance(own, list) and isinstance(file, str) and file):
+        return 0, None
+    place = FilePath(file).expanduser()
+    if not place.is_file():
+        raise ConfigError(f"engines_file: got {file!r}, which is no file that can be read; allowed: a file with a list `engines`, or none")
+    listed = read_document(str(place))
+    engines = listed.data.get("engines")
+    if not isinstance(engines, list) or len(listed.data) > 1:
+        raise ConfigError(f"{listed.file}: has {', '.join(map(repr, listed.data)) or 'nothing'}; allowed: a list `engines` alone")
+    data["engines"] = [*own, *engines]
+    return len(own), listed
 
 
 def _where(path: Path, document: Document, origins: Mapping[Path, str]) -> str:

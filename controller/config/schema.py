@@ -363,6 +363,10 @@ class Config(Section, frozen=True):
     preset: Annotated[Literal["default", "paper"], doc("defaults below explicit settings; `paper`: the paper's own system")] = "default"
     state_dir: Annotated[str, doc("where sockets, the override directory and embedded data lie")] = "~/.local/state/hmas"
     overrides_dir: Annotated[str, doc("watched for override files; empty: `overrides` under state_dir")] = ""
+    engines_file: Annotated[
+        str,
+        doc("file with `engines` beside those below, read again by the gateway when it changes, for tools that find engines; empty: none"),
+    ] = ""
     gateway: GatewayConfig = GatewayConfig()
     tenants: dict[Name, TenantConfig] = {}  # noqa: RUF012 - likewise
     engines: list[EngineConfig] = []  # noqa: RUF012 - likewise

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import click
@@ -25,6 +26,7 @@ from hmas.controller.runtime.process import Collector, set_niceness
 from hmas.controller.runtime.signals import stop_flags
 
 NOTIFY_EVERY_S = 1.0
+WATCH_S = 1.0
 log = logging.getLogger(__name__)
 
 
@@ -120,7 +122,7 @@ async def _gateway(config: Config, bus: Bus, read: Callable[[], Config]) -> None
             try:
                 found = read()
             except ConfigError as error:
-                log.error("SIGHUP: %s; everything stays as it was", error)  # noqa: TRY400 - the message says it all
+                log.error("reading the configuration again: %s; everything stays as it was", error)  # noqa: TRY400 - the message says it all
                 started.gateway.reload_refused(str(error))
                 continue
             started.gateway.reload(found)
@@ -128,7 +130,9 @@ async def _gateway(config: Config, bus: Bus, read: Callable[[], Config]) -> None
 
     try:
         with stop_flags(on_reload) as flags:
-            stopping = asyncio.create_task(_tell_stopping(flags.stop, notifier))
+            beside = [asyncio.create_task(_tell_stopping(flags.stop, notifier))]
+            if config.engines_file:
+                beside.append(asyncio.create_task(_watch(Path(config.engines_file).expanduser(), on_reload)))
             try:
                 await serve(
                     config,
@@ -141,7 +145,8 @@ async def _gateway(config: Config, bus: Bus, read: Callable[[], Config]) -> None
                     sockets=inherited_sockets(os.environ),
                 )
             finally:
-                stopping.cancel()
+                for task in beside:
+                    task.cancel()
     finally:
         await bus.close()
 
@@ -149,6 +154,28 @@ async def _gateway(config: Config, bus: Bus, read: Callable[[], Config]) -> None
 async def _tell_stopping(stop: asyncio.Event, notifier: Notifier) -> None:
     await stop.wait()
     notifier.stopping()
+
+
+async def _watch(file: Path, on_change: Callable[[], None]) -> None:
+    """Calls `on_change` whenever a file is another one than before, or has other content. One that is away is no change."""
+    seen = await asyncio.to_thread(_stamp, file)
+    while True:
+        await asyncio.sleep(WATCH_S)
+        found = await asyncio.to_thread(_stamp, file)
+        if found is not None and found != seen:
+            seen = found
+            try:
+                on_change()
+            except Exception:
+                log.exception("reading %s again failed; everything stays as it was", file)
+
+
+def _stamp(file: Path) -> tuple[int, int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 async def _agent(name: str, config: Config) -> None:

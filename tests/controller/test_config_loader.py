@@ -327,3 +327,40 @@ def test_what_engines_and_their_tests_read_from_the_environment_does_not_stop_a_
     read -= {"HMAS_CONTROL_SEAL", "HMAS_COMPILE"} | set(names())
     assert "HMAS_CONTROL_TOKEN" in read
     load_config(None, dict.fromkeys(read, "x"))
+
+
+def test_a_file_of_engines_stands_beside_the_configured_ones(tmp_path):
+    found = tmp_path / "engines.json"
+    found.write_text('{"engines": [{"name": "b", "url": "http://h:2"}]}')
+    text = f"engines_file: {found}\nengines:\n  - {{name: a, url: 'http://h:1'}}\n"
+    assert [engine.name for engine in load(tmp_path, text).engines] == ["a", "b"]
+    assert [engine.name for engine in load(tmp_path, f"engines_file: {found}\n").engines] == ["b"]
+    found.write_text('{"engines": [\n  {"name": "b", "url": "nowhere"},\n  {"name": "a", "url": "http://h:3", "n_run_max": 0}\n]}')
+    assert [(line.removeprefix(f"{found}:"), path) for line, path, _ in mistakes(tmp_path, text)] == [
+        ("2", "engines[0].url"),
+        ("3", "engines[1].n_run_max"),
+    ]
+    found.write_text('{"engines": [\n  {"name": "b", "url": "http://h:2"},\n  {"name": "a", "url": "http://h:3"}\n]}')
+    assert only(tmp_path, text) == (
+        f"{found}:3",
+        "engines[1].name",
+        "got 'a', which engines[0] has too; allowed: one of its own",
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "which is no file that can be read"),
+        ("", "has nothing; allowed: a list `engines` alone"),
+        ("[]", "allowed"),
+        ('{"engines": {}}', "has 'engines'; allowed: a list `engines` alone"),
+        ('{"engines": [], "tenants": {}}', "has 'engines', 'tenants'; allowed: a list `engines` alone"),
+    ],
+)
+def test_a_file_of_engines_that_is_none_is_refused(tmp_path, content, message):
+    found = tmp_path / "engines.yaml"
+    if content is not None:
+        found.write_text(content)
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        load(tmp_path, f"engines_file: {found}\n")

@@ -6,7 +6,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -102,41 +105,82 @@ def wait_for(condition, what: str) -> None:
         time.sleep(0.02)
 
 
+class Served:
+    """A process `hmas run gateway` with a configuration file that a test writes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port, self.admin_port, self.folder, self.file = free_port(), free_port(), folder, folder / "hmas.yaml"
+        self.admin = AdminClient(f"http://127.0.0.1:{self.admin_port}", token_file=folder / ADMIN_TOKEN_FILE)
+
+    def write(self, **sections: object) -> None:
+        gateway = {"port": self.port, "admin_port": self.admin_port, "no_auth": True}
+        engines = [{"name": "gpu-0", "url": "http://127.0.0.1:9"}]
+        document = {"state_dir": str(self.folder), "gateway": gateway, "engines": engines, "agents": {"enabled": False}}
+        self.file.write_text(json.dumps(document | sections))
+
+    @contextmanager
+    def process(self) -> Iterator[subprocess.Popen[bytes]]:
+        env = {name: value for name, value in os.environ.items() if not name.startswith("HMAS_")} | {"PYTHONPATH": str(ROOT)}
+        process = subprocess.Popen([sys.executable, "-m", "hmas", "run", "gateway", "--config", str(self.file)], env=env, cwd=self.folder)
+        try:
+            wait_for(lambda: self.status() is not None, "the gateway serves")
+            yield process
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
+
+    def status(self) -> dict[str, Any] | None:
+        try:
+            return self.admin.status()
+        except AdminError:
+            return None
+
+    @property
+    def policy(self) -> str:
+        return str(self.admin.status()["policy"]["name"])
+
+    @property
+    def instances(self) -> list[str]:
+        return [item["name"] for item in self.admin.status()["instances"]]
+
+    def told(self) -> list[str]:
+        return [event["after"] for event in self.admin.events(100) if event["kind"] == "config"]
+
+
 @pytest.mark.slow
 def test_sighup_reads_the_file_again_and_a_wrong_one_changes_nothing(tmp_path: Path):
-    port, admin_port, file = free_port(), free_port(), tmp_path / "hmas.yaml"
-
-    def write(**sections: object) -> None:
-        gateway = {"port": port, "admin_port": admin_port, "no_auth": True}
-        engines = [{"name": "gpu-0", "url": "http://127.0.0.1:9"}]
-        document = {"state_dir": str(tmp_path), "gateway": gateway, "engines": engines, "agents": {"enabled": False}}
-        file.write_text(json.dumps(document | sections))
-
-    write(scheduler={"policy": "fcfs"})
-    env = {name: value for name, value in os.environ.items() if not name.startswith("HMAS_")} | {"PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen([sys.executable, "-m", "hmas", "run", "gateway", "--config", str(file)], env=env, cwd=tmp_path)
-    admin = AdminClient(f"http://127.0.0.1:{admin_port}", token_file=tmp_path / ADMIN_TOKEN_FILE)
-
-    def policy() -> str:
-        try:
-            return str(admin.status()["policy"]["name"])
-        except AdminError:
-            return ""
-
-    def told() -> list[str]:
-        return [event["after"] for event in admin.events(100) if event["kind"] == "config"]
-
-    try:
-        wait_for(lambda: policy() == "fcfs", "the gateway serves")
-        write(scheduler={"policy": "sjf", "queue_limit": 77})
+    served = Served(tmp_path)
+    served.write(scheduler={"policy": "fcfs"})
+    with served.process() as process:
+        assert served.policy == "fcfs"
+        served.write(scheduler={"policy": "sjf", "queue_limit": 77})
         process.send_signal(signal.SIGHUP)
-        wait_for(lambda: policy() == "sjf", "the new policy is in force")
-        file.write_text("scheduler: {policy: [}")
+        wait_for(lambda: served.policy == "sjf", "the new policy is in force")
+        served.file.write_text("scheduler: {policy: [}")
         process.send_signal(signal.SIGHUP)
-        wait_for(lambda: len(told()) == 2, "the wrong file is told")
-        assert told() == ["taken: scheduler.policy", "refused"]
-        assert policy() == "sjf"
+        wait_for(lambda: len(served.told()) == 2, "the wrong file is told")
+        assert served.told() == ["taken: scheduler.policy", "refused"]
+        assert served.policy == "sjf"
         assert process.poll() is None
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(30)
+
+
+@pytest.mark.slow
+def test_a_file_of_engines_is_read_again_when_it_changes(tmp_path: Path):
+    served, found = Served(tmp_path), tmp_path / "engines.json"
+
+    def find(*names: str) -> None:
+        engines = [{"name": name, "url": f"http://127.0.0.1:{10 + number}"} for number, name in enumerate(names)]
+        (tmp_path / "new").write_text(json.dumps({"engines": engines}))
+        (tmp_path / "new").replace(found)
+
+    find("gpu-1")
+    served.write(engines_file=str(found))
+    with served.process():
+        assert served.instances == ["gpu-0", "gpu-1"]
+        find("gpu-1", "gpu-2")
+        wait_for(lambda: served.instances == ["gpu-0", "gpu-1", "gpu-2"], "the new engine is there")
+        found.write_text("not a list")
+        wait_for(lambda: served.told()[-1] == "refused", "the wrong file is told")
+        found.unlink()
+        find("gpu-2")
+        wait_for(lambda: served.instances == ["gpu-0", "gpu-2"], "the other engine has left")
