@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from importlib import resources
-from pathlib import Path as FilePath
 from typing import Any
 
 import msgspec
 
 from hmas.controller.config.check import Path, Problem, dotted, problems
 from hmas.controller.config.cross_checks import advice, cross_problems, unknown_names
+from hmas.controller.config.derived import engines_file
 from hmas.controller.config.document import Document, parse_yaml, read_document
 from hmas.controller.config.environment import apply_environment
 from hmas.controller.config.plugins import load_plugins
@@ -112,7 +112,7 @@ def _add_listed_engines(data: dict[str, Any]) -> tuple[int, Document | None]:
     own, file = data.get("engines", []), data.get("engines_file")
     if not (isinstance(own, list) and isinstance(file, str) and file):
         return 0, None
-    place = FilePath(file).expanduser()
+    place = engines_file(file)
     if not place.is_file():
         raise ConfigError(f"engines_file: got {file!r}, which is no file that can be read; allowed: a file with a list `engines`, or none")
     listed = read_document(str(place))

@@ -83,6 +83,7 @@ async def serve(
     return_large_memory()
     await bus.start()
     async with AsyncExitStack() as stack:
+
         async def connect(engine: EngineConfig) -> Engine:
             return await _connect(engine, config.gateway, environment)
 

@@ -2,6 +2,7 @@
 
 import platform
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 
 from prometheus_client import CollectorRegistry, Gauge, ProcessCollector
@@ -143,6 +144,11 @@ class Metrics(Observer):
         self.up = Gauge("hmas_engine_up", "1 while the engine answers.", ["instance"], registry=registry)
         self.kv_usage = Gauge("hmas_kv_usage_ratio", "Share of KV blocks in use.", ["instance"], registry=registry)
         self.kv_committed = Gauge("hmas_kv_committed_ratio", "Share of the admission fence taken.", ["instance"], registry=registry)
+        self._of_instance = (
+            *(self.passing, self.in_flight, self.n_run, self.token_budget, self.guard),
+            *(self.first_token_overhead, self.up, self.kv_usage, self.kv_committed),
+        )
+        self._instances: set[str] = set()
         self.bus_up = Gauge("hmas_bus_connected", "1 while the message bus is connected.", registry=registry)
         self.bus_dropped = Gauge("hmas_bus_dropped_messages", "Messages dropped because the bus was not connected.", registry=registry)
 
@@ -266,6 +272,12 @@ class Metrics(Observer):
         for reason, seconds in held_s.items():
             self.held.labels(reason).inc(max(0.0, seconds - self._held_s.get(reason, 0.0)))
             self._held_s[reason] = seconds
+        names = {view.name for view in snapshot.instances}
+        for gone in self._instances - names:
+            for metric in self._of_instance:
+                with suppress(KeyError):
+                    metric.remove(gone)
+        self._instances = names
         for name, count in passing.items():
             self.passing.labels(name).set(count)
         self.waiting.set(snapshot.queued)

@@ -32,6 +32,7 @@ class PolicyControl:
         instances: dict[str, Instance],
         planner: DispatchPlanner,
         room: WaitQueue,
+        *,
         weights: dict[str, float],
         tenancy: Tenancy,
     ) -> None:

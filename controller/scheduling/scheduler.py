@@ -17,8 +17,8 @@ from hmas.controller.scheduling.instances.kv_fence import upper_tokens
 from hmas.controller.scheduling.instances.likeness import pool_windows
 from hmas.controller.scheduling.intake import QueueAdmission
 from hmas.controller.scheduling.policies.registry import check_parameters, own_parameters
-from hmas.controller.scheduling.policy_control import make_instance
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+from hmas.controller.scheduling.policy_control import make_instance
 from hmas.controller.scheduling.queue.model_queue import QueuedRequest
 from hmas.controller.scheduling.queue.wait_queue import WaitQueue
 from hmas.controller.scheduling.reports import SchedulerReports
@@ -74,7 +74,7 @@ class Scheduler(SchedulerReports):
             tenancy=tenancy,
             weights=weights,
         )
-        super().__init__(settings, made, DispatchPlanner(settings, Routers(router), tenancy), room, weights, tenancy)
+        super().__init__(settings, made, DispatchPlanner(settings, Routers(router), tenancy), room, weights=weights, tenancy=tenancy)
         self._hint_guard(complete)
         self._admission = QueueAdmission(settings, room, tenancy)
         self._idle_holds = IdleHolds()

@@ -16,6 +16,7 @@ from hmas.cli.output import example
 from hmas.controller.bus.base import Bus
 from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.bus.redis_bus import RedisBus
+from hmas.controller.config.derived import engines_file
 from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.runtime import logs
@@ -132,7 +133,7 @@ async def _gateway(config: Config, bus: Bus, read: Callable[[], Config]) -> None
         with stop_flags(on_reload) as flags:
             beside = [asyncio.create_task(_tell_stopping(flags.stop, notifier))]
             if config.engines_file:
-                beside.append(asyncio.create_task(_watch(Path(config.engines_file).expanduser(), on_reload)))
+                beside.append(asyncio.create_task(_watch(engines_file(config.engines_file), on_reload)))
             try:
                 await serve(
                     config,

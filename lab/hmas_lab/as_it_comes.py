@@ -19,6 +19,7 @@ from hmas.planning import StudyError
 READY_S = 120.0
 STOP_S = 45.0
 LONGEST_LINE = 1 << 20
+CONFIG = "hmas.yaml"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -47,17 +48,10 @@ async def hmas_up(
     Raises:
         StudyError: It does not come up, or has ended before it is stopped.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     words = ["up", "--json", *(() if auth else ("--no-auth",)), "--port", "0", "--admin-port", "0", *options]
     words += [word for engine in engines for word in ("--engine", engine)]
-    if config:
-        # JSON is YAML.
-        (folder / "hmas.yaml").write_bytes(orjson.dumps(dict(config)))
-        words += ["--config", "hmas.yaml"]
-    state = folder.resolve() / "state"
-    shutil.rmtree(state, ignore_errors=True)
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("HMAS_")} | {"HMAS_STATE_DIR": str(state)}
-    log = folder / "up.log"
+    words += ["--config", CONFIG] if config else []
+    environment, log = _prepared(folder, config)
     with log.open("wb") as errors:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -75,6 +69,18 @@ async def hmas_up(
                 raise StudyError(f"`hmas up` ended with status {process.returncode} under its run; see {log}")
         finally:
             await _stop(process)
+
+
+def _prepared(folder: Path, config: Mapping[str, Any]) -> tuple[dict[str, str], Path]:
+    """Environment and log of a stack; its configuration lies in the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if config:
+        # JSON is YAML.
+        (folder / CONFIG).write_bytes(orjson.dumps(dict(config)))
+    state = folder.resolve() / "state"
+    shutil.rmtree(state, ignore_errors=True)
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("HMAS_")}
+    return environment | {"HMAS_STATE_DIR": str(state)}, folder / "up.log"
 
 
 async def _announced(process: asyncio.subprocess.Process, log: Path) -> Stack:

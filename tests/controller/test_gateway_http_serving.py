@@ -311,7 +311,8 @@ def test_targets_in_every_form(target: bytes, path: str):
 
 
 @pytest.mark.parametrize(
-    ("target", "query"), [(b"/a", ""), (b"/a?", ""), (b"/a?x=%2F&y=1?2", "x=%2F&y=1?2"), (b"http://host:1/a?x=1", "x=1"), (b"http://host", "")]
+    ("target", "query"),
+    [(b"/a", ""), (b"/a?", ""), (b"/a?x=%2F&y=1?2", "x=%2F&y=1?2"), (b"http://host:1/a?x=1", "x=1"), (b"http://host", "")],
 )
 def test_queries_are_kept_as_they_came(target: bytes, query: str):
     assert target_of(target)[1] == query

@@ -137,11 +137,15 @@ async def test_an_engine_that_leaves_ends_its_requests_and_gets_no_more(tmp_path
         later = await asyncio.gather(*(rig.post(chat(f"later {number}", tokens=2)) for number in range(4)))
         assert [answer.headers["x-hmas-instance"] for answer in later] == ["sim-2"] * 4
         assert await shown(rig) == ["sim-1", "sim-2"]
+        assert b'hmas_engine_up{instance="sim-1"} 1.0' in (await rig.get("/metrics")).body
         ended = await asyncio.gather(*long)
         await eventually(lambda: told(rig, "engine.leaves")[-1:] == [("sim-1", "gone")])
         assert {answer.headers["x-hmas-instance"] for answer in ended} == {"sim-1", "sim-2"}
         assert all(answer.status == 200 for answer in (*ended, *later))
         assert await shown(rig) == ["sim-2"]
+        page = (await rig.get("/metrics")).body
+        assert b'hmas_engine_up{instance="sim-2"} 1.0' in page
+        assert b'hmas_engine_up{instance="sim-1"}' not in page
         assert (await rig.post(chat(tokens=2))).status == 200
         reload(rig, second, first)
         await eventually(lambda: told(rig, "engine.joins") == [("sim-1", "serving")])

@@ -33,7 +33,7 @@ def test_status(hmas):
     assert (code, err) == (0, "")
     assert "ready" in out
     assert f"policy    {DEFAULT_POLICY} (" in out
-    assert "router    default, by " in out
+    assert "router    default (" in out
     assert "gpu-1" in out
     assert "switched off; policy and windows stay as configured" in out
     document = of(hmas("status", "--json"))

@@ -72,7 +72,9 @@ async def _weight(settings: FloodSettings, weight: float, capacity_rps: float, l
     alone, _ = await runs.one(arm, f"alone-{weight:g}", steady)
     rows = []
     for lead_s in settings.leads_s:
-        later = [msgspec.structs.replace(arrival, at_s=lead_s + arrival.at_s) for arrival in flood if lead_s + arrival.at_s < settings.seconds]
+        later = [
+            msgspec.structs.replace(arrival, at_s=lead_s + arrival.at_s) for arrival in flood if lead_s + arrival.at_s < settings.seconds
+        ]
         both, _ = await runs.one(arm, f"flood-{weight:g}-after-{lead_s:g}", sorted([*steady, *later], key=lambda one: one.at_s), look)
         found = {
             "alone": figures([one for one in alone if one.at_s >= lead_s]),
