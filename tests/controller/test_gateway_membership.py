@@ -166,8 +166,9 @@ async def test_an_engine_that_comes_back_before_it_has_left_stays(tmp_path: Path
         assert told(rig, "engine.joins")[-1] == ("sim-1", "serving")
         assert not rig.gateway.fleet.instances["sim-1"].draining
         await asyncio.gather(*long)
-        await asyncio.sleep(0.3)
-        assert await shown(rig) == ["sim-1", "sim-2"]
+        reload(rig, first)
+        await eventually(lambda: told(rig, "engine.leaves")[-1:] == [("sim-2", "gone")])
+        assert await shown(rig) == ["sim-1"]
 
 
 async def test_an_engine_that_cannot_be_connected_is_told_and_may_be_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
