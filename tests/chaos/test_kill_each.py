@@ -222,7 +222,7 @@ def test_the_sums_come_out_for_operators_too(stack: Stack):
         ).stdout
     )
     assert document["counts"]["conserved"] is True
-    assert {name for name, agent in document["agents"].items() if isinstance(agent, dict) and agent["sends_here"]} >= {
+    assert {name for name, agent in document["agents"].items() if isinstance(agent, dict) and agent["age_s"] is not None} >= {
         "perception",
         "prediction",
         "meta",
