@@ -1,6 +1,7 @@
 """The paged KV cache of an engine model: a count of blocks, and a prefix cache keyed by prompt hashes."""
 
 from collections import OrderedDict
+from collections.abc import Iterable
 
 from hmas.engines.sim.sequence import Sequence
 
@@ -123,11 +124,15 @@ class BlockPool:
                 sequence.refs.append(name)
         sequence.units_seen = max(units, sequence.units_seen)
 
-    def _found(self, sequence: Sequence) -> int:
-        """The number of leading units of a prompt that are cached. At least one token is left to compute for the first output token."""
-        units, most = 0, (sequence.tokens - 1) // sequence.hash_tokens
-        for name in sequence.hashes[:most]:
+    def cached(self, hashes: Iterable[int]) -> int:
+        """The number of leading units of a prompt that are cached."""
+        units = 0
+        for name in hashes:
             if name not in self._units:
                 break
             units += 1
         return units
+
+    def _found(self, sequence: Sequence) -> int:
+        """As `cached`. At least one token is left to compute for the first output token."""
+        return self.cached(sequence.hashes[: (sequence.tokens - 1) // sequence.hash_tokens])

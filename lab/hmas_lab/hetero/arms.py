@@ -10,14 +10,8 @@ from hmas.controller.routing.registry import DEFAULT_ROUTER, make_router
 from hmas.controller.routing.scorers.capability import DAMPING
 from hmas_lab.hetero.cluster import Gpu
 from hmas_lab.hetero.routers import EPOCH_S, Capability, CapabilityWeighted, LatencyAware, Oracle
+from hmas_lab.simulated_serving import Serving
 
-Serving = Literal["at-arrival", "fcfs", "shipped"]
-"""When a request is bound to a device, and in which order.
-
-- `at-arrival`: it goes to a device's own queue when it arrives, as in the paper.
-- `fcfs`: it waits in the gateway's queue, first come first served, until a device has room for it in batch and KV cache.
-- `shipped`: the product as it comes, without agents (deadline order, KV fence, TPOT guard).
-"""
 Devices = Mapping[str, Gpu]
 Make = Callable[[Devices, Mapping[str, float]], Router]
 """Makes a router from the devices and their saturation in requests per second, by the name of their kind."""

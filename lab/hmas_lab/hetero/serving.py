@@ -11,25 +11,20 @@ from hmas.controller.core.statistics.quantiles import percentile
 from hmas.controller.core.types import Controls, Estimates, Request
 from hmas.controller.routing.turns import RoundRobin
 from hmas.controller.scheduling.default_estimates import History
-from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
 from hmas.controller.scheduling.refusals import completion_of
 from hmas.controller.scheduling.results import Ended
 from hmas.controller.scheduling.scheduler import Scheduler
-from hmas.controller.scheduling.settings import SHIPPED, InstanceSpec, SchedulerSettings
+from hmas.controller.scheduling.settings import InstanceSpec
 from hmas.controller.simulation import RequestRecord, simulate
 from hmas.engines.sim.model import EngineModel
 from hmas_lab.hetero.arms import ARMS, Arm, Devices
 from hmas_lab.hetero.cluster import GPUS, KV_BYTES_PER_TOKEN, MODEL, Gpu, cluster, profile_of
 from hmas_lab.hetero.load import SLO_TTFT_MS, load, mean_context_tokens
 from hmas_lab.paper.code import fingerprint
+from hmas_lab.simulated_serving import PLAIN, QUEUEING
 
 PROBE_REQUESTS = 4000
 _PROBE_RPS = 1e6
-_PLAIN = SchedulerSettings(queue_limit=10_000_000, overdue="keep", fence=False, tpot_guard=0.0)
-"""First come first served, without fence and guard: the paper's devices have neither."""
-_FCFS = msgspec.structs.replace(_PLAIN, fence=True)
-"""The gateway's queue, first come first served: a device takes what its KV cache holds."""
-_SHIPPED = msgspec.structs.replace(SHIPPED, queue_limit=_PLAIN.queue_limit)
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,7 +113,7 @@ def saturation_rps(gpu: Gpu, distribution: str, requests: int = PROBE_REQUESTS) 
     """Requests per second that one device serves when it never lacks work: over the middle half of a long queue."""
     engine = {"alone": EngineModel(profile_of(gpu, gpu.batch(mean_context_tokens(distribution))))}
     scheduler = Scheduler(
-        settings=_PLAIN, instances=[InstanceSpec(name="alone", capacity_n_run=requests)], router=RoundRobin(), policy="fcfs"
+        settings=PLAIN, instances=[InstanceSpec(name="alone", capacity_n_run=requests)], router=RoundRobin(), policy="fcfs"
     )
     scheduler.set_controls("alone", Controls(n_run=requests))
     result = simulate(load(distribution, 0, requests, _PROBE_RPS).arrivals(model=MODEL), engine, scheduler, until_s=math.inf)
@@ -134,7 +129,7 @@ def _serve(arm: Arm, devices: Devices, saturation: Mapping[str, float], task: Ta
         name: EngineModel(profile_of(gpu, batches[name]), preemption="swap" if arm.swaps else "recompute") for name, gpu in devices.items()
     }
     scheduler = Scheduler(
-        settings={"at-arrival": _PLAIN, "fcfs": _FCFS, "shipped": _SHIPPED}[arm.serving],
+        settings=QUEUEING[arm.serving].settings,
         instances=[
             InstanceSpec(
                 name=name,
@@ -146,7 +141,7 @@ def _serve(arm: Arm, devices: Devices, saturation: Mapping[str, float], task: Ta
             for name, gpu in devices.items()
         ],
         router=arm.make(devices, saturation),
-        policy=DEFAULT_POLICY if arm.serving == "shipped" else "fcfs",
+        policy=QUEUEING[arm.serving].policy,
     )
     for name, n_run in windows.items():
         scheduler.set_controls(name, Controls(n_run=n_run))
