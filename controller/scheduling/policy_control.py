@@ -217,6 +217,7 @@ class PolicyControl:
             raise SchedulingError(f"instance {spec.name!r} is there already; names must be unique")
         made = make_instance(spec, self.settings)
         made.drain(draining=True)
+        made.recovery.begin(made.in_flight)
         self.instances[spec.name] = made
         self._hint_guard(self._guard)
         self._use_instances(now_s)

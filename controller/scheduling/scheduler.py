@@ -253,6 +253,8 @@ class Scheduler(SchedulerReports):
         if run is not None:
             if kind is not OutcomeKind.COMPLETED:
                 run.instance.refresh(now_s)
+            elif run.first_s is None:
+                run.instance.answered()
             run.instance.finish(run, now_s)
             self._planner.routers.ended(run.entry.request, run.instance.name, cached_tokens)
             if cached_tokens is not None:

@@ -11,6 +11,7 @@ from hmas.controller.scheduling.instances.kv_fence import Fence, upper_tokens
 from hmas.controller.scheduling.instances.lateness import FirstTokenOverhead
 from hmas.controller.scheduling.instances.overcommit import Preemptions
 from hmas.controller.scheduling.instances.prefix_credit import PrefixCredit, prefix_key
+from hmas.controller.scheduling.instances.recovery import Recovery
 from hmas.controller.scheduling.instances.running import Running, TokenSource
 from hmas.controller.scheduling.instances.speed import InstanceSpeed
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
@@ -45,7 +46,7 @@ class Instance:
         preemptions: The preemptions caused by dispatches beyond the fence.
         prefixes: The tokens that requests were found to share, None if the fence gives no credit for them.
         version: A counter that grows with every start, first token and end.
-        probe_limit: Most requests in flight while the instance is probed for recovery, None if it is not being probed.
+        recovery: Limits the requests in flight while the instance shows that it serves, after a failure or when it has just joined.
         draining: Whether it takes no new requests. `engine`: the engine's last snapshot.
         groups: The groups that count it among the open ones while it is open.
     """
@@ -84,7 +85,7 @@ class Instance:
         "preemptions",
         "prefill_tokens",
         "prefixes",
-        "probe_limit",
+        "recovery",
         "routing_window",
         "running",
         "sequences",
@@ -131,7 +132,7 @@ class Instance:
         self._on_time_s = self._contended_s = float("-inf")
         self.advised = False
         self.draining = False
-        self.probe_limit: int | None = None
+        self.recovery = Recovery()
         self.engine: EngineSnapshot | None = None
         self._fenced = fenced
         self._controlled = False
@@ -147,7 +148,7 @@ class Instance:
     @property
     def open(self) -> bool:
         """Whether it may take one more request of one sequence now."""
-        return self.sequences < self.n_run and (self.probe_limit is None or self.in_flight < self.probe_limit) and self.available
+        return self.sequences < self.n_run and self.in_flight < self.recovery.limit and self.available
 
     def holds(self, sequences: int, window: float) -> bool:
         """Whether so many more sequences fit into a window. A request with more of them than the window runs alone."""
@@ -159,9 +160,17 @@ class Instance:
         self._turn()
 
     def probe(self, *, probing: bool) -> None:
-        """Limits the instance to one request more than it has, or lifts that limit."""
-        self.probe_limit = self.in_flight + 1 if probing else None
+        """Limits the instance to one request more than it has, or lets it recover."""
+        if probing:
+            self.recovery.probe(self.in_flight)
+        else:
+            self.recovery.begin(self.in_flight)
         self._turn()
+
+    def answered(self) -> None:
+        """Records that one more of its requests has been answered, or has its first token."""
+        if self.recovery.answered(self.n_run):
+            self._turn()
 
     def _turn(self) -> None:
         """Updates `groups` if the instance has opened or closed. Called after every change that `open` depends on."""
@@ -236,6 +245,9 @@ class Instance:
         If an engine reports only the active values, the highest reported so far counts as the ceiling: a knob that was turned down does not
         lower it.
         """
+        if self.engine is not None and snapshot.healthy and not self.engine.healthy and not self.recovery.probed:
+            self.recovery.begin(self.in_flight)
+        self.recovery.seen(snapshot.taken_s)
         self.engine = snapshot
         if snapshot.kv_capacity_tokens and self._fenced and self.spec.kv_capacity_tokens == 0:
             self.fence.resize(snapshot.kv_capacity_tokens)
@@ -304,6 +316,7 @@ class Instance:
             self._prefilled(run, now_s)
             self._tally.began(request, now_s)
             self.version += 1
+            self.answered()
         run.last_s = now_s
         if tokens > run.tokens:
             self._tally.decoded += tokens - run.tokens

@@ -32,7 +32,7 @@ def _has_place(instance: "Instance") -> bool:
     return (
         instance.available
         and instance.sequences < instance.capacity_n_run
-        and (instance.probe_limit is None or instance.in_flight < instance.probe_limit)
+        and instance.in_flight < instance.recovery.limit
         and (engine is None or engine.waiting == 0 or _window_fills(instance, engine))
     )
 
