@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from hmas.agents.meta.candidate import candidate
@@ -33,6 +34,8 @@ from hmas.engines.errors import ProfileError
 from hmas.engines.sim.profile import Profile, load_profile
 
 Seconds = Callable[[], float]
+PROFILES_KEPT = 64
+"""Loaded profiles that are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,14 +183,12 @@ def _twin(config: Config, admission: SchedulerSettings | None, routing: str) -> 
         window_s=config.agents.meta_twin_window_s,
         budget_s=config.agents.meta_twin_budget_s,
     )
-    return Twin(FleetModel(_profiles(config)), settings)
+    return Twin(FleetModel(_profile_named), settings)
 
 
-def _profiles(config: Config) -> dict[str, Profile]:
-    """Loads the profiles by instance, as far as the configuration names profiles with step times."""
-    found = {}
-    for engine in config.engines:
-        # Only prediction can read a description from data sheets; without a profile the twin uses what the instance shows.
-        with suppress(ProfileError):
-            found[engine.name] = load_profile(engine.profile)
-    return found
+@lru_cache(maxsize=PROFILES_KEPT)
+def _profile_named(name: str) -> Profile | None:
+    # Only prediction can read a description from data sheets; without a profile the twin uses what the instance shows.
+    with suppress(ProfileError):
+        return load_profile(name) if name else None
+    return None

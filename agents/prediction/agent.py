@@ -17,6 +17,7 @@ from hmas.agents.model_store.ranges import figures_of
 from hmas.agents.model_store.store import SHIPPED as SHIPPED_NAME
 from hmas.agents.model_store.store import ModelStore, ModelWatch
 from hmas.agents.prediction.asking import Asked, Numbers
+from hmas.agents.prediction.features import UNKNOWN
 from hmas.agents.prediction.model import PredictionModel
 from hmas.agents.prediction.prior import prior_of
 from hmas.agents.prediction.refitting import Refitted, Shadow, due, refit_into
@@ -51,6 +52,8 @@ REPORTED_INSTANCES = 32
 """Most instances whose own errors a report contains."""
 DRIFTS_TOLD = 20
 """Most drift events per tick."""
+PRIORS_KEPT = 64
+"""Profiles whose speed is remembered."""
 GIVEN_UP = 10
 """A shadow that is not better after this many times the completions of a comparison is removed."""
 
@@ -94,10 +97,10 @@ class PredictionAgent:
         self._store = ModelStore(models_dir(config))
         self._watch = ModelWatch(self._store, KIND)
         self._events: list[Message] = []
-        priors, hardware = self._priors(config)
+        self._priors: dict[str, tuple[Step | None, str]] = {}
         self._watch.note()
         loaded = self._load()
-        self.model = PredictionModel(loaded.regressor, priors=priors, hardware=hardware)
+        self.model = PredictionModel(loaded.regressor, prior_named=self._prior_named)
         self.shadow: Shadow | None = None
         self._have = loaded.name
         self._fallback = ""
@@ -323,25 +326,21 @@ class PredictionAgent:
             )
         return found
 
-    def _priors(self, config: Config) -> tuple[dict[str, Step], dict[str, str]]:
-        priors, hardware = {}, {}
-        for engine in config.engines:
-            if not engine.profile:
-                continue
+    def _prior_named(self, profile: str) -> tuple[Step | None, str]:
+        """The speed and the GPUs of a configured profile. One that cannot be used is reported once."""
+        known = self._priors.get(profile)
+        if known is None:
+            known = (None, UNKNOWN)
             try:
-                priors[engine.name], hardware[engine.name] = prior_of(engine.profile)
+                if profile:
+                    known = prior_of(profile)
             except ModelError as error:
-                log.warning("engines[%s].profile: %s", engine.name, error)
-                self._note(
-                    float("nan"),
-                    "profile_refused",
-                    engine.profile,
-                    "learnt live",
-                    str(error),
-                    severity="warning",
-                    subject=f"engines[{engine.name}].profile",
-                )
-        return priors, hardware
+                log.warning("profile %s: %s", profile, error)
+                reason, nan = str(error), float("nan")
+                self._note(nan, "profile_refused", profile, "learnt live", reason, severity="warning", subject="engines[].profile")
+            if len(self._priors) < PRIORS_KEPT:
+                self._priors[profile] = known
+        return known
 
     def _note(
         self,

@@ -6,7 +6,7 @@ the formula with its own residual answers until the error is back in the band.
 
 import math
 from collections import OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -145,8 +145,7 @@ class PredictionModel:
 
     Args:
         regressor: The learnt correction; None leaves the analytic formula and the residuals.
-        priors: Initial speeds of instances by name, as far as the configuration has their profile.
-        hardware: Their GPUs, by name.
+        prior_named: The initial speed and the GPUs that a configured profile stands for.
 
     Attributes:
         instances: What is known of each instance, by name; at most `INSTANCES`.
@@ -156,11 +155,10 @@ class PredictionModel:
     """
 
     def __init__(
-        self, regressor: Regressor | None, *, priors: Mapping[str, Step] | None = None, hardware: Mapping[str, str] | None = None
+        self, regressor: Regressor | None, *, prior_named: Callable[[str], tuple[Step | None, str]] = lambda _profile: (None, UNKNOWN)
     ) -> None:
         self._regressor = regressor
-        self._priors = dict(priors or {})
-        self._hardware = dict(hardware or {})
+        self._prior_named = prior_named
         self.instances: OrderedDict[str, _Instance] = OrderedDict()
         self._candidates: list[str] = []
         self._fleet: Fleet | None = None
@@ -199,8 +197,7 @@ class PredictionModel:
         feeding = max(1, sum(not view.draining for view in snapshot.instances))
         for view in snapshot.instances:
             if view.name not in self.instances:
-                hardware = self._hardware.get(view.name, UNKNOWN)
-                self.instances[view.name] = _Instance(self._priors.get(view.name), hardware, self._accepted)
+                self.instances[view.name] = _Instance(*self._prior_named(view.profile), self._accepted)
             self.instances.move_to_end(view.name)
             self.instances[view.name].observe(view, snapshot.queued / feeding, snapshot.sent_s)
         while len(self.instances) > INSTANCES:

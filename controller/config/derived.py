@@ -136,4 +136,5 @@ def instance_spec(engine: EngineConfig) -> InstanceSpec:
         kv_capacity_tokens=engine.kv_capacity_tokens or engine.kv_capacity_bytes // per_token,
         kv_bytes_per_token=per_token,
         fence_margin=engine.fence_margin,
+        profile=engine.profile,
     )

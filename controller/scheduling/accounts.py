@@ -54,6 +54,7 @@ def view(instance: Instance, now_s: float) -> InstanceView:
         max_token_budget=instance.max_token_budget,
         draining=instance.draining,
         engine=instance.engine,
+        profile=instance.spec.profile,
     )
 
 

@@ -69,6 +69,7 @@ class InstanceSpec(msgspec.Struct, frozen=True, kw_only=True):
         models: Models it serves, None for any.
         fence_margin: delta_frag of this instance, None for that in the settings.
         first_token_overhead_ms: What a first token takes beyond its prompt's own prefill, if known beforehand; else 0.
+        profile: What the configuration says of its speed, passed on to the agents.
     """
 
     name: str
@@ -78,3 +79,4 @@ class InstanceSpec(msgspec.Struct, frozen=True, kw_only=True):
     models: frozenset[str] | None = None
     fence_margin: float | None = None
     first_token_overhead_ms: float = 0.0
+    profile: str = ""

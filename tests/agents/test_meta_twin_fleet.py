@@ -63,7 +63,7 @@ def test_an_instance_is_known_by_its_profile_or_by_what_it_has_shown():
     assert why == ""
     assert found.profile.step_ms + 10 * found.profile.decode_ms_per_seq == pytest.approx(20.0, rel=0.05)
     assert (found.regulated[-1][1].n_run, found.ceiling) == (12, 64)
-    known = FleetModel({"a": load_profile("demo-small")})
+    known = FleetModel(lambda _name: load_profile("demo-small"))
     known.observe(told(0.0))
     assert known.plants(0.0, 60.0)[0][0].profile == load_profile("demo-small")
 
@@ -79,7 +79,7 @@ def test_an_instances_lead_goes_with_it_into_the_replay():
     patient = [asked(number, 1000.0, 2, ttft_ms=60_000.0) for number in range(100, 110)]
     sure, waited_ms = SchedulerSettings(late_confidence=0.9, fence=False), {}
     for told_ms in (0.0, 200.0, 1e9):
-        fleet = FleetModel({"a": load_profile("demo-small")})
+        fleet = FleetModel(lambda _name: load_profile("demo-small"))
         fleet.observe(told(0.0, first_token_overhead_ms=told_ms, n_run=1))
         plants, _ = fleet.plants(0.0, 60.0)
         records = replay(world(crowd + patient, plants=tuple(plants), settings=sure), FCFS)[1]

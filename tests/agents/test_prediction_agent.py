@@ -16,7 +16,7 @@ from hmas.agents.prediction.agent import REPORT_EVERY_S, make_agent
 from hmas.agents.prediction.regressor import KIND, SHIPPED, load_regressor
 from hmas.agents.runtime.work import BRIEF_MS, Deferred, Pace
 from hmas.controller.bus.memory_bus import MemoryBus
-from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig
+from hmas.controller.config.schema import AgentsConfig, Config
 from hmas.controller.core.messages import Completion, Event, ModelReport, RequestCost, RequestFeatures, SystemSnapshot
 from hmas.controller.core.types import OutcomeKind
 from hmas.controller.runtime.clock import SystemClock
@@ -68,19 +68,17 @@ def test_with_its_model_the_agent_answers_every_request_of_a_batch(tmp_path):
 
 
 def test_an_engine_whose_profile_is_named_starts_from_it_and_a_wrong_name_is_told(tmp_path):
-    named = [
-        EngineConfig(name="a", url="http://127.0.0.1:1", profile="h100-llama-3-8b"),
-        EngineConfig(name="b", url="http://127.0.0.1:2", profile="4xT4/llama-13b"),
-        EngineConfig(name="c", url="http://127.0.0.1:3", profile="warp-drive"),
-    ]
-    agent = make_agent(Config(state_dir=str(tmp_path), engines=named))
+    agent = agent_in(tmp_path)
+    named = {"a": "h100-llama-3-8b", "b": "4xT4/llama-13b", "c": "warp-drive", "d": "warp-drive"}
+    view = snapshot(100.0).instances[0]
+    views = [msgspec.structs.replace(view, name=name, profile=profile) for name, profile in named.items()]
+    (cost,) = answers(agent, [msgspec.structs.replace(snapshot(100.0), instances=views[1:]), features("r")], 100.0)
     (event,) = events(agent.on_tick(100.0))
     assert event.kind == "profile_refused"
     assert "warp-drive" in event.reason
-    view = snapshot(100.0).instances[0]
-    views = [type(view)(**{name: getattr(view, name) for name in view.__struct_fields__} | {"name": name}) for name in "abc"]
-    (cost,) = answers(agent, [msgspec.structs.replace(snapshot(100.0), instances=views), features("r")], 100.0)
-    assert cost.tpot_ms["a"] < 15.0 < cost.tpot_ms["b"]
+    (later,) = answers(agent, [msgspec.structs.replace(snapshot(101.0), instances=views), features("s")], 101.0)
+    assert later.tpot_ms["a"] < 15.0 < cost.tpot_ms["b"], "an engine that joins starts from its profile, too"
+    assert events(agent.on_tick(102.0)) == []
 
 
 async def follow(agent, now_s: float) -> list:

@@ -4,6 +4,7 @@ import math
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -259,8 +260,9 @@ def test_a_profile_is_where_an_instance_starts_and_completions_outweigh_it():
 
 
 def test_instances_with_a_prior_are_told_apart_before_the_first_completion():
-    model = PredictionModel(None, priors={"fast": Step(5.0, 0.1, 0.01)}, hardware={"fast": "1xh100"})
-    model.observe(snapshot(view("fast"), view("unknown")))
+    known = {"some-profile": (Step(5.0, 0.1, 0.01), "1xh100")}
+    model = PredictionModel(None, prior_named=lambda profile: known.get(profile, (None, "unknown")))
+    model.observe(snapshot(msgspec.structs.replace(view("fast"), profile="some-profile"), view("unknown")))
     (cost,) = model.predict([features()], 100.0)
     assert cost.tpot_ms["fast"] < 0.5 * cost.tpot_ms["unknown"]
 

@@ -120,7 +120,7 @@ def served_fleet(rate_s: float = 0.02) -> tuple[FleetModel, float]:
 def twin_of(window, **more) -> tuple[Twin, float]:
     """A twin that has seen the window served by `demo-small`."""
     settings: dict[str, Any] = {"admission": PLAIN, "window_s": 120.0, "budget_s": 20.0}
-    twin = Twin(FleetModel({"a": load_profile("demo-small")}), TwinSettings(**(settings | more)))
+    twin = Twin(FleetModel(lambda _name: load_profile("demo-small")), TwinSettings(**(settings | more)))
     for one in window:
         twin.traffic.keep(one)
     now_s = window[-1].request.arrival_s

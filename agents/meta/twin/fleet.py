@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable
 
 from hmas.agents.meta.twin.plant import CountedSteps
 from hmas.agents.meta.twin.replay import ReplayInstance
@@ -55,15 +55,16 @@ class FleetModel:
     """Follows snapshots and completions.
 
     Args:
-        profiles: Profiles by instance, as far as configured; they apply until enough completions are known.
+        profile_named: The profile that a configured name stands for, None if it stands for none; it applies until enough completions are
+            known.
 
     Attributes:
         overdue: Requests in the queue at the last snapshot although their first token was due.
         in_flight: Requests that ran then.
     """
 
-    def __init__(self, profiles: Mapping[str, Profile] | None = None) -> None:
-        self._profiles = dict(profiles or {})
+    def __init__(self, profile_named: Callable[[str], Profile | None] = lambda _name: None) -> None:
+        self._profile_named = profile_named
         self._views: list[InstanceView] = []
         self.overdue = self.in_flight = 0
         self._seen_s = float("-inf")
@@ -146,7 +147,7 @@ class FleetModel:
         fit = self._fits.get(view.name)
         if fit is not None and fit.samples >= SAMPLES_MIN and (step := fit.step) is not None:
             return profile_of(step.stretched(self.stretch), view)
-        return self._profiles.get(view.name)
+        return self._profile_named(view.profile)
 
 
 def profile_of(step: Step, view: InstanceView) -> Profile:

@@ -21,6 +21,7 @@ class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
         guard_enabled: Whether the TPOT guard is on.
         capacity_n_run: Largest useful n_run (the engine's own maximum, else the configured one).
         engine: The engine's last snapshot, None if there is none yet.
+        profile: What the configuration says of its speed (`engines[].profile`), empty for nothing.
     """
 
     name: str
@@ -38,6 +39,7 @@ class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
     guard_enabled: bool = True
     first_token_overhead_ms: float = 0.0
     sequences: int = 0
+    profile: str = ""
 
     @property
     def occupied(self) -> int:

@@ -23,7 +23,7 @@ class Membership:
     """Connects engines that join, and takes out those that leave once their requests have ended.
 
     An instance that joins gets requests as soon as its models and its health have been read once. One that leaves gets no more, and its
-    requests go on to their end. Agents learn of both from the gateway's snapshots; they know a new engine's profile after their restart.
+    requests go on to their end. Agents learn of both, and of the profile, from the gateway's snapshots.
     """
 
     def __init__(self, *, fleet: Fleet, scheduler: Scheduler, control: Control, observer: Observers, connect: Connect) -> None:

@@ -286,8 +286,7 @@ def random_episode(rng: np.random.Generator, regressor: Regressor | None = None,
     named = profile.name != "random" and rng.random() < 0.4
     model = PredictionModel(
         regressor,
-        priors={NAME: speed_of(profile)} if named else None,
-        hardware={NAME: hardware_of(profile)} if named else None,
+        prior_named=lambda _profile: (speed_of(profile), hardware_of(profile)) if named else (None, UNKNOWN),
     )
     return Episode(
         EngineModel(profile),
