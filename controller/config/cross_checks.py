@@ -27,6 +27,8 @@ from hmas.engines.model_shape import model_kv_bytes
 from hmas.engines.registry import ADAPTERS, AUTO
 
 BUS_SCHEMES = ("redis://", "rediss://", "unix://")
+DNS_NAME_MOST = 16
+"""Most characters of a name in `engines_dns`: the longest address and a port stand behind it in the names of the instances."""
 META_SELECTORS, BUDGET_LAWS = ("twin", "rules", "llm", "paper-rules"), ("band", "memory")
 """Names of the built-in selectors of meta and budget laws of statera: agents hold those registries, and nothing here imports agents."""
 
@@ -35,6 +37,7 @@ def cross_problems(config: Config) -> Iterator[Problem]:
     """Every contradiction, each at the path where it is best corrected."""
     yield from _doors(config)
     yield from _engines(config)
+    yield from _engines_dns(config)
     yield from _tenants(config)
     yield from _routers(config)
     yield from _bus(config)
@@ -48,8 +51,8 @@ def unknown_names(data: Any) -> Iterator[Problem]:
     They are checked on the raw document, next to the checks of types, so that they are reported together with other mistakes. Selectors
     and budget laws are loaded only in their agents: here their names count.
     """
-    engines = _at(data, ("engines",))
-    count = len(engines) if isinstance(engines, list) else 0
+    lists = {setting: _at(data, (setting,)) for setting in ("engines", "engines_dns")}
+    engines = [(setting, place) for setting, found in lists.items() if isinstance(found, list) for place in range(len(found))]
     models = _at(data, ("models",))
     registries: list[tuple[ConfigPath, str, Iterable[str]]] = [
         (("scheduler", "policy"), POLICY_PLUGINS.group, POLICIES),
@@ -57,7 +60,7 @@ def unknown_names(data: Any) -> Iterator[Problem]:
         (("agents", "meta_selector"), SELECTOR_GROUP, (*META_SELECTORS, *declared(SELECTOR_GROUP))),
         (("agents", "statera_budget_law"), BUDGET_LAW_GROUP, (*BUDGET_LAWS, *declared(BUDGET_LAW_GROUP))),
         *((("models", model, "routing"), ROUTER_PLUGINS.group, ("", *ROUTERS)) for model in (models if isinstance(models, dict) else ())),
-        *((("engines", place, "kind"), ENGINE_PLUGINS.group, (AUTO, *ADAPTERS)) for place in range(count)),
+        *(((setting, place, "kind"), ENGINE_PLUGINS.group, (AUTO, *ADAPTERS)) for setting, place in engines),
     ]
     for path, group, names in registries:
         name = _at(data, path)
@@ -79,7 +82,7 @@ def _at(data: Any, path: ConfigPath) -> Any:
 def advice(config: Config, env: Mapping[str, str]) -> list[str]:
     """Settings that are allowed but probably not intended; one sentence each."""
     found = []
-    if not config.engines:
+    if not (config.engines or config.engines_dns):
         found.append("engines: none is configured; the gateway answers 503 until `hmas up --engine ...` or the file names one")
     if not config.gateway.no_auth and not any(tenant.key_sha256 for tenant in config.tenants.values()):
         found.append(
@@ -89,10 +92,12 @@ def advice(config: Config, env: Mapping[str, str]) -> list[str]:
         found.append("gateway.no_auth: every request is served without a key, the tenants' keys are not asked for")
     if config.gateway.no_auth and "*" in config.gateway.allowed_origins:
         found.append("gateway.allowed_origins: any web page that is open on this machine may use the engines; no key is asked for")
-    for position, engine in enumerate(config.engines):
+    named = [(f"engines[{place}]", engine) for place, engine in enumerate(config.engines)]
+    named += [(f"engines_dns[{place}]", entry) for place, entry in enumerate(config.engines_dns)]
+    for where, engine in named:
         for setting, variable in (("api_key_env", engine.api_key_env), ("control_token_env", engine.control_token_env)):
             if variable and variable not in env:
-                found.append(f"engines[{position}].{setting}: the environment has no {variable}; the gateway does not start without it")
+                found.append(f"{where}.{setting}: the environment has no {variable}; the gateway does not start without it")
     if any(engine.kv_events for engine in config.engines) and not any(
         "prefix" in read_router(text)[1] for text in routers(config).values()
     ):
@@ -129,27 +134,44 @@ def _engines(config: Config) -> Iterator[Problem]:
             first = seen.setdefault(value, position)
             if first != position:
                 yield Problem(("engines", position, key), f"got {value!r}, which engines[{first}] has too; allowed: one of its own")
-        yield from _kv(engine, position)
+        yield from _sizes(config, engine, "engines", position)
         if engine.kv_events is not None:
             yield from _kv_events(engine.kv_events, position, sources)
-        if config.agents.statera_n_run_min > engine.n_run_max:
+
+
+def _engines_dns(config: Config) -> Iterator[Problem]:
+    seen: dict[str, int] = {}
+    for position, entry in enumerate(config.engines_dns):
+        first = seen.setdefault(entry.name, position)
+        if first != position:
             yield Problem(
-                ("engines", position, "n_run_max"),
-                f"got {engine.n_run_max}, below agents.statera_n_run_min {config.agents.statera_n_run_min}; allowed: at least that",
+                ("engines_dns", position, "name"), f"got {entry.name!r}, which engines_dns[{first}] has too; allowed: one of its own"
             )
+        if len(entry.name) > DNS_NAME_MOST:
+            text = f"got {len(entry.name)} characters, and the address of each instance stands behind it; allowed: up to {DNS_NAME_MOST}"
+            yield Problem(("engines_dns", position, "name"), text)
+        if entry.record == "A" and entry.url.startswith("https:"):
+            text = f"got {entry.url!r}, whose certificate names a host and no address; allowed: http, or record SRV"
+            yield Problem(("engines_dns", position, "url"), text)
+        if entry.kv_events is not None:
+            yield Problem(("engines_dns", position, "kv_events"), "got an endpoint, but every instance has its own; allowed: none")
+        yield from _sizes(config, entry, "engines_dns", position)
 
 
-def _kv(engine: EngineConfig, position: int) -> Iterator[Problem]:
+def _sizes(config: Config, engine: EngineConfig, setting: str, position: int) -> Iterator[Problem]:
+    if config.agents.statera_n_run_min > engine.n_run_max:
+        text = f"got {engine.n_run_max}, below agents.statera_n_run_min {config.agents.statera_n_run_min}; allowed: at least that"
+        yield Problem((setting, position, "n_run_max"), text)
     if engine.kv_capacity_bytes and not (engine.kv_bytes_per_token or engine.model_config):
         yield Problem(
-            ("engines", position, "kv_capacity_bytes"),
+            (setting, position, "kv_capacity_bytes"),
             f"got {engine.kv_capacity_bytes}, which says nothing of tokens; allowed: with model_config or kv_bytes_per_token beside it",
         )
     if engine.model_config:
         try:
             model_kv_bytes(engine.model_config, tp=engine.tp, dtype=engine.kv_cache_dtype)
         except ProfileError as error:
-            yield Problem(("engines", position, "model_config"), str(error))
+            yield Problem((setting, position, "model_config"), str(error))
 
 
 def _kv_events(events: KvEventsConfig, position: int, sources: dict[tuple[str, str], int]) -> Iterator[Problem]:

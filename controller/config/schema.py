@@ -154,6 +154,15 @@ class EngineConfig(Section, frozen=True):
     ] = None
 
 
+class EnginesDnsConfig(EngineConfig, frozen=True):
+    """Engines that are found by a name in DNS; all have these settings. The host in `url` is that name."""
+
+    record: Annotated[
+        Literal["A", "SRV"], doc("A: each address of the host (A and AAAA); SRV: each target, with its port (needs the extra `dns`)")
+    ] = "A"
+    every_s: Annotated[Seconds, doc("how often the name is asked for")] = 10.0
+
+
 class SchedulerConfig(Section, frozen=True):
     """The queue, its policy and its admission."""
 
@@ -370,6 +379,7 @@ class Config(Section, frozen=True):
     gateway: GatewayConfig = GatewayConfig()
     tenants: dict[Name, TenantConfig] = {}  # noqa: RUF012 - likewise
     engines: list[EngineConfig] = []  # noqa: RUF012 - likewise
+    engines_dns: list[EnginesDnsConfig] = []  # noqa: RUF012 - likewise
     models: dict[str, ModelConfig] = {}  # noqa: RUF012 - likewise
     scheduler: SchedulerConfig = SchedulerConfig()
     slo: SloConfig = SloConfig()

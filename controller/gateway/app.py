@@ -206,6 +206,11 @@ class Gateway:
             source="operator",
         )
 
+    def names_told(self, name: str, reason: str) -> None:
+        """Reports that a name in DNS gets no answer, or that it does again (`reason` empty)."""
+        state, severity = ("no answer", "warning") if reason else ("answers", "info")
+        self.observer.note("engine.discovery", name, after=state, reason=reason, severity=severity, source="dns")
+
     def reload_refused(self, reason: str) -> None:
         """Reports that a reloaded configuration is invalid; everything stays as it is."""
         self.observer.note("config", "configuration", after="refused", reason=reason, severity="error", source="operator")

@@ -1,10 +1,8 @@
 """`hmas run`: one process in the foreground, as systemd, containers and `hmas up` start it."""
 
 import asyncio
-import logging
 import os
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any
 
 import click
@@ -16,7 +14,6 @@ from hmas.cli.output import example
 from hmas.controller.bus.base import Bus
 from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.bus.redis_bus import RedisBus
-from hmas.controller.config.derived import engines_file
 from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.runtime import logs
@@ -27,8 +24,6 @@ from hmas.controller.runtime.process import Collector, set_niceness
 from hmas.controller.runtime.signals import stop_flags
 
 NOTIFY_EVERY_S = 1.0
-WATCH_S = 1.0
-log = logging.getLogger(__name__)
 
 
 @click.group()
@@ -98,15 +93,18 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
 
 async def _gateway(config: Config, bus: Bus, read: Callable[[], Config]) -> None:
     # Imported here, because the other processes do not need the gateway's modules.
+    from hmas.cli.reloads import Reloads  # noqa: PLC0415
     from hmas.controller.gateway.process import Started, serve  # noqa: PLC0415
 
     notifier, clock = Notifier(), SystemClock()
     told_s = 0.0
     running: list[tuple[Started, Collector]] = []
+    reloads = Reloads(config, read, clock)
 
     def on_ready(started: Started) -> None:
         collector = Collector(clock.now_s())
         running.append((started, collector))
+        reloads.gateway = started.gateway
         notifier.ready(f"serving at {started.url}, operators' API at {started.admin_url}")
 
     def on_cycle() -> None:
@@ -118,25 +116,12 @@ async def _gateway(config: Config, bus: Bus, read: Callable[[], Config]) -> None
         for started, collector in running:
             collector.look(now_s, quiet=not started.gateway.manager.active)
 
-    def on_reload() -> None:
-        for started, _ in running:
-            try:
-                found = read()
-            except ConfigError as error:
-                log.error("reading the configuration again: %s; everything stays as it was", error)  # noqa: TRY400 - the message says it all
-                started.gateway.reload_refused(str(error))
-                continue
-            started.gateway.reload(found)
-            logs.configure(found.logging.level, found.logging.format, "gateway")
-
     try:
-        with stop_flags(on_reload) as flags:
-            beside = [asyncio.create_task(_tell_stopping(flags.stop, notifier))]
-            if config.engines_file:
-                beside.append(asyncio.create_task(_watch(engines_file(config.engines_file), on_reload)))
+        with stop_flags(reloads.read_again) as flags:
+            beside = [asyncio.create_task(work) for work in (_tell_stopping(flags.stop, notifier), *reloads.watches())]
             try:
                 await serve(
-                    config,
+                    await reloads.at_start(),
                     bus=bus,
                     clock=clock,
                     on_ready=on_ready,
@@ -155,28 +140,6 @@ async def _gateway(config: Config, bus: Bus, read: Callable[[], Config]) -> None
 async def _tell_stopping(stop: asyncio.Event, notifier: Notifier) -> None:
     await stop.wait()
     notifier.stopping()
-
-
-async def _watch(file: Path, on_change: Callable[[], None]) -> None:
-    """Calls `on_change` whenever a file is another one than before, or has other content. One that is away is no change."""
-    seen = await asyncio.to_thread(_stamp, file)
-    while True:
-        await asyncio.sleep(WATCH_S)
-        found = await asyncio.to_thread(_stamp, file)
-        if found is not None and found != seen:
-            seen = found
-            try:
-                on_change()
-            except Exception:
-                log.exception("reading %s again failed; everything stays as it was", file)
-
-
-def _stamp(file: Path) -> tuple[int, int, int] | None:
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 async def _agent(name: str, config: Config) -> None:

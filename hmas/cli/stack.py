@@ -121,6 +121,7 @@ def plan(choices: Choices) -> Stack:
     env: dict[str, str] = {}
     if choices.targets:
         env["HMAS_ENGINES_FILE"] = ""
+        env["HMAS_ENGINES_DNS"] = "[]"
         env["HMAS_ENGINES"] = json.dumps([msgspec.to_builtins(target.config) for target in choices.targets])
     if choices.no_auth:
         env["HMAS_GATEWAY__NO_AUTH"] = "true"

@@ -209,7 +209,7 @@ def up(
             load_profile(target.profile)
     stack = plan(Choices(config_file, targets, port, admin_port, no_auth, no_agents, agents, preset or ""))
     config = stack.config
-    if not config.engines:
+    if not (config.engines or config.engines_dns):
         raise click.UsageError("no engine: name one with --engine (such as --engine sim) or in the configuration")
     sockets = _bind_ports(stack)
     for word in advice(config, stack.env):

@@ -184,3 +184,20 @@ def test_a_file_of_engines_is_read_again_when_it_changes(tmp_path: Path):
         found.unlink()
         find("gpu-2")
         wait_for(lambda: served.instances == ["gpu-0", "gpu-2"], "the other engine has left")
+
+
+@pytest.mark.slow
+def test_engines_are_found_by_name(tmp_path: Path):
+    served = Served(tmp_path)
+    known = {"name": "local", "url": "http://127.0.0.1:11"}
+    served.write(engines_dns=[known | {"every_s": 0.5}])
+    with served.process() as process:
+        assert served.instances == ["gpu-0", "local-127.0.0.1-11"]
+        served.write(engines_dns=[known, {"name": "new", "url": "http://127.0.0.1:12"}, {"name": "none", "url": "http://none.invalid"}])
+        process.send_signal(signal.SIGHUP)
+        wait_for(lambda: served.instances == ["gpu-0", "local-127.0.0.1-11", "new-127.0.0.1-12"], "the second name's engine is there")
+        wait_for(lambda: any(event["kind"] == "engine.discovery" for event in served.admin.events(100)), "the third has no answer")
+        assert "engines_dns" in served.told()[0]
+        served.write()
+        process.send_signal(signal.SIGHUP)
+        wait_for(lambda: served.instances == ["gpu-0"], "without their names they leave")

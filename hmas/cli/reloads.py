@@ -1,0 +1,97 @@
+"""What changes the configuration of a running gateway: a signal, the file of engines, and DNS."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from hmas.controller.config.derived import engines_file
+from hmas.controller.config.schema import Config
+from hmas.controller.core.errors import ConfigError
+from hmas.controller.gateway.app import Gateway
+from hmas.controller.gateway.instances.dns_discovery import DnsDiscovery
+from hmas.controller.runtime import logs
+from hmas.controller.runtime.clock import Clock
+
+WATCH_S = 1.0
+log = logging.getLogger(__name__)
+
+
+class Reloads:
+    """Holds the configuration that was read last, and gives it to the gateway with the engines that DNS names.
+
+    Args:
+        config: As it was read at the start.
+        read: Reads it again.
+        clock: For the times at which names are asked for.
+
+    Attributes:
+        gateway: Set once it serves; what is read before then is what it starts with.
+    """
+
+    def __init__(self, config: Config, read: Callable[[], Config], clock: Clock) -> None:
+        self._read = read
+        self._clock = clock
+        self._accepted = config
+        self._names = DnsDiscovery(config.engines_dns, self._names_told)
+        self.gateway: Gateway | None = None
+
+    async def at_start(self) -> Config:
+        """The configuration to start with, once DNS has been asked.
+
+        Raises:
+            ConfigError: A library for SRV records is missing.
+        """
+        await self._names.refresh(self._clock.now_s())
+        return self._names.with_found(self._accepted)
+
+    def read_again(self) -> None:
+        """Reads the configuration again and applies it; one that is wrong changes nothing."""
+        if self.gateway is None:
+            return
+        try:
+            self._accepted = self._read()
+        except ConfigError as error:
+            log.error("reading the configuration again: %s; everything stays as it was", error)  # noqa: TRY400 - the message says it all
+            self.gateway.reload_refused(str(error))
+            return
+        self._apply()
+        logs.configure(self._accepted.logging.level, self._accepted.logging.format, "gateway")
+
+    def watches(self) -> list[Coroutine[Any, Any, None]]:
+        """What has to run beside the gateway."""
+        file = self._accepted.engines_file
+        watched = [_watch(engines_file(file), self.read_again)] if file else []
+        return [*watched, self._names.run(self._clock, self._apply)]
+
+    def _apply(self) -> None:
+        if self.gateway is not None:
+            self.gateway.reload(self._names.with_found(self._accepted))
+
+    def _names_told(self, name: str, reason: str) -> None:
+        log.log(logging.WARNING if reason else logging.INFO, "engines_dns %s: %s", name, reason or "answers again")
+        if self.gateway is not None:
+            self.gateway.names_told(name, reason)
+
+
+async def _watch(file: Path, on_change: Callable[[], None]) -> None:
+    """Calls `on_change` whenever a file is another one than before, or has other content. One that is away is no change."""
+    seen = await asyncio.to_thread(_stamp, file)
+    while True:
+        await asyncio.sleep(WATCH_S)
+        found = await asyncio.to_thread(_stamp, file)
+        if found is not None and found != seen:
+            seen = found
+            try:
+                on_change()
+            except Exception:
+                log.exception("reading %s again failed; everything stays as it was", file)
+
+
+def _stamp(file: Path) -> tuple[int, int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
