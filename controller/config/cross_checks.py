@@ -197,6 +197,9 @@ def _routers(config: Config) -> Iterator[Problem]:
             read_router(text)
         except PolicyError as error:
             yield Problem(path, str(error))
+    for model, own in config.models.items():
+        if model in own.failover:
+            yield Problem(("models", model, "failover"), f"got {model!r}, the model itself; allowed: other models")
 
 
 def _tenants(config: Config) -> Iterator[Problem]:

@@ -41,6 +41,10 @@ class ModelConfig(Section, frozen=True):
 
     routing: Annotated[str, doc("router of its requests; empty: scheduler.routing", pattern=r"^([a-z][a-z0-9-]{0,31})?$")] = ""
     routing_weights: Annotated[Weights, doc("as scheduler.routing_weights, for this router")] = {}
+    failover: Annotated[
+        list[Annotated[str, Meta(min_length=1, max_length=256)]],
+        doc("models that answer in its place, the first that can, while no engine serves it; empty: they are refused", max_length=8),
+    ] = []
 
 
 class KvEventsConfig(Section, frozen=True):

@@ -23,6 +23,7 @@ from hmas.controller.gateway.control_loop.apply import Control
 from hmas.controller.gateway.control_loop.override_watcher import OverrideWatch
 from hmas.controller.gateway.control_loop.subscriber import AgentSubscriber
 from hmas.controller.gateway.errors import ApiError
+from hmas.controller.gateway.instances.failover import Failover
 from hmas.controller.gateway.instances.membership import Connect, Membership
 from hmas.controller.gateway.instances.monitor import Fleet
 from hmas.controller.gateway.make_scheduler import make_scheduler
@@ -168,6 +169,7 @@ class Gateway:
             from hmas.controller.gateway.kv_events import service  # noqa: PLC0415  without events nothing of it is loaded
 
             self.kv_events = service.KvEvents(config, self.fleet, self.observer, self.metrics.registry)
+        self.failover = Failover(config.models, self.fleet, self.observer)
         self.routes = self._make_routes()
 
     async def start(self) -> None:
@@ -196,6 +198,7 @@ class Gateway:
         self.metrics.know(self.config.tenants)
         self.scheduler.set_tpot_guard(self.config.scheduler.tpot_guard)
         self.control.reload(self.config)
+        self.failover.reload(self.config.models)
         self.membership.change(fleet.joining, fleet.leaving)
         self.observer.note(
             "config",
@@ -274,6 +277,7 @@ class Gateway:
         completions = CompletionHandler(
             manager=self.manager,
             fleet=self.fleet,
+            failover=self.failover,
             auth=auth,
             kept=kept,
             bodies=bodies,

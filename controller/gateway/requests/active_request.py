@@ -47,6 +47,7 @@ class ActiveRequest:
         recalled: Set before the gateway itself takes it back from its instance: how that instance failed.
         answers: The answers of the agents and of the gateway's history about it; None before it is admitted.
         raised: Response headers that tell which declared targets were raised, None if none was.
+        served_instead: The model that serves it in place of the one that it names; empty where that one does.
         only_on: The only instance that may serve it, because it keeps the response which the request continues; empty for any.
     """
 
@@ -68,6 +69,7 @@ class ActiveRequest:
     answers: Answers | None = None
     raised: Mapping[str, str] | None = None
     only_on: str = ""
+    served_instead: str = ""
 
     def wake(self, dispatch: Dispatch) -> None:
         """Lets the task send the request. A task that was cancelled at this moment records its own ending when it wakes."""

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 from hmas.controller.control.estimates import Declared
@@ -15,6 +16,7 @@ from hmas.controller.core.slo import TargetTable
 from hmas.controller.core.types import DEFAULT_IMPORTANCE, EngineCached, OutcomeKind, Request, Slo, TaskType
 from hmas.controller.gateway.errors import ApiError, without_addresses
 from hmas.controller.gateway.http.transport import HttpRequest, Responder
+from hmas.controller.gateway.instances.failover import Failover
 from hmas.controller.gateway.instances.monitor import Fleet
 from hmas.controller.gateway.requests.active_request import ActiveRequest, Ending
 from hmas.controller.gateway.requests.apis.kept_responses import KeptResponses
@@ -45,6 +47,7 @@ class CompletionHandler:
         *,
         manager: RequestManager,
         fleet: Fleet,
+        failover: Failover,
         auth: Authenticator,
         kept: KeptResponses,
         bodies: BodyParser,
@@ -57,6 +60,7 @@ class CompletionHandler:
     ) -> None:
         self._manager = manager
         self._fleet = fleet
+        self._failover = failover
         self._auth = auth
         self._kept = kept
         self._bodies = bodies
@@ -82,9 +86,13 @@ class CompletionHandler:
         arrival_s = self._clock.now_s()
         salt = self._manager.block_salt(identity.tenant)
         call = await self._bodies.call(http.path, body, self._fleet.only_model, salt)
-        self._fleet.require_model(call.model)
+        # What continues a response has to reach the instance that keeps it.
+        model = call.model if call.previous_response else self._failover.model_for(call.model)
         only_on = self._kept.holder_of_previous(call, identity.tenant)
-        fields: dict[str, object] = {} if call.names_model else {"model": call.model}
+        fields: dict[str, object] = {} if call.names_model and model == call.model else {"model": model}
+        served_instead = "" if model == call.model else model
+        if served_instead:
+            call = replace(call, model=model)
         priority = 0
         if call.priority is not None:
             priority = clamp_priority(call.priority, identity.limits)
@@ -94,7 +102,7 @@ class CompletionHandler:
             body = await self._bodies.with_fields(body, fields)
         claims.trace_headers.update(forwarded(http.headers, api_of(http.path).forwarded))
         live = self._new_request(call, claims, body, tenant=identity.tenant, priority=priority, arrival_s=arrival_s)
-        live.only_on = only_on
+        live.only_on, live.served_instead = only_on, served_instead
         try:
             self._admit(live)
             await self._serve_admitted(live, out)

@@ -32,6 +32,8 @@ def response_headers(live: "ActiveRequest", scheduler: Scheduler, now_s: float, 
             headers["x-hmas-instance"] = live.instance
         if overhead_s is not None:
             headers["x-hmas-overhead-ms"] = f"{overhead_s * 1000.0:.3f}"
+    if live.served_instead:
+        headers["x-hmas-served-model"] = live.served_instead
     if live.raised is not None:
         headers.update(live.raised)
     if rates := scheduler.rates(live.request.tenant, now_s):
