@@ -7,7 +7,7 @@ import orjson
 import pytest
 from hmas_lab.frontdoor.arms import arm_of, without
 from hmas_lab.frontdoor.capacity import capacity_points
-from hmas_lab.frontdoor.cells import cell_of, figures, is_kept, ratio
+from hmas_lab.frontdoor.cells import cell_of, figures, first_token_ms_beyond, is_kept, ratio
 from hmas_lab.frontdoor.goals import judged, outcomes, quick_failures
 from hmas_lab.frontdoor.load import DoorLoad, cells
 from hmas_lab.frontdoor.measurement import Measurement, loads_summary, worth_summary
@@ -104,6 +104,29 @@ def test_capacity_is_where_good_requests_are_most():
     assert 10.0 < max(point.good_rps for point in points) < 12.5, "the end, where nothing follows any more, is not counted"
     assert points[-1].good_rps < 3.0
     assert capacity_points([]) == []
+
+
+def test_first_tokens_are_compared_request_by_request():
+    theirs = [result(i, ttft_ms=20.0 if i < 49 else 80.0) for i in range(100)]
+    ours = [result(i, ttft_ms=21.0 if i < 51 else 81.0) for i in range(100)]
+    assert figures(ours).ttft_ms_p50 - figures(theirs).ttft_ms_p50 < -50.0, "two requests more below the gap, and the medians jump"
+    found = first_token_ms_beyond(ours, theirs)
+    assert found == (1.0, 1.0, 1.0)
+    assert first_token_ms_beyond([result(ttft_ms=-1.0)], [result()]) is None
+    noisy = [result(i, ttft_ms=100.0 + i) for i in range(100)]
+    wide = first_token_ms_beyond(noisy, [result(i, ttft_ms=100.0) for i in range(100)])
+    assert wide is not None
+    assert (wide.low, wide.high) == (40.0, 59.0)
+    with pytest.raises(ValueError, match="shorter"):
+        first_token_ms_beyond(ours, theirs[:-1])
+
+
+@pytest.mark.parametrize(("later_ms", "verdict"), [(4.0, "pass"), (9.0, "open"), (40.0, "fail")])
+def test_later_first_tokens_fail_only_where_it_is_certain(later_ms, verdict):
+    theirs = [result(i, ttft_ms=100.0) for i in range(25)]
+    ours = [result(i, ttft_ms=100.0 + later_ms + i - 12) for i in range(25)]
+    (found,) = [one for one in outcomes({0.5: {PASS: theirs, PRODUCT: ours}}) if "first tokens" in one.goal]
+    assert found.verdict == verdict
 
 
 def test_figures_tell_refusals_with_and_without_a_time_apart():

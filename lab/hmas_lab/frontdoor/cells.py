@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -59,6 +59,14 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
     half: float
     good: int
     base: int
+
+
+class Difference(NamedTuple):
+    """A median over requests, with its 95 % interval."""
+
+    median: float
+    low: float
+    high: float
 
 
 def cell_of(result: Result) -> Cell:
@@ -122,6 +130,24 @@ def ratio(ours: Sequence[Result], theirs: Sequence[Result]) -> Ratio:
         return Ratio(value=None, half=0.0, good=good, base=0)
     apart = sum(one != other for one, other in zip(a, b, strict=True))
     return Ratio(value=round(good / base, 4), half=round(QUANTILE * math.sqrt(apart) / base, 4), good=good, base=base)
+
+
+def first_token_ms_beyond(ours: Sequence[Result], theirs: Sequence[Result]) -> Difference | None:
+    """By how much first tokens come later than under another arm, request by request; None where no request has one under both.
+
+    The difference of the two arms' medians would jump where half of the requests wait for a step of the engine and half do not.
+
+    Raises:
+        ValueError: They are not the same requests.
+    """
+    pairs = zip(ours, theirs, strict=True)
+    found = sorted(one.ttft_ms - other.ttft_ms for one, other in pairs if one.ttft_ms >= 0.0 and other.ttft_ms >= 0.0)
+    if not found:
+        return None
+    # The sign test's interval: as many differences lie below the true median as a fair coin shows heads.
+    beside = QUANTILE * math.sqrt(len(found)) / 2.0
+    low, high = math.floor(len(found) / 2.0 - beside), math.ceil(len(found) / 2.0 + beside) - 1
+    return Difference(median=percentile(found, 50), low=found[max(0, low)], high=found[min(len(found) - 1, high)])
 
 
 def grouped(results: Sequence[Result], key: Callable[[Result], K]) -> Mapping[K, list[Result]]:

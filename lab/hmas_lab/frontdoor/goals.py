@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 
 from hmas.loadgen.results import Result
-from hmas_lab.frontdoor.cells import Ratio, cell_of, cell_words, figures, grouped, ratio
+from hmas_lab.frontdoor.cells import Ratio, cell_of, cell_words, figures, first_token_ms_beyond, grouped, ratio
 from hmas_lab.frontdoor.settings import GOALS, OVER_PLAIN, PASS, PLAIN, PRODUCT, QUICK_LEAST, QUICK_SPARED
 
 Verdict = Literal["pass", "fail", "open"]
@@ -46,7 +46,11 @@ def outcomes(by_load: ByLoad) -> list[Outcome]:
             text = f"load {load:g}: goodput at least {goal.least:g} of pass-through"
             found.append(_ratios(f"{text} in every cell", arms, PASS, goal.least) if goal.cells else _overall(text, arms, goal.least))
             if goal.ttft_ms is not None:
-                found.append(_first_tokens(f"load {load:g}: median TTFT within {goal.ttft_ms:g} ms of pass-through", arms, goal.ttft_ms))
+                found.append(
+                    _first_tokens(
+                        f"load {load:g}: first tokens within {goal.ttft_ms:g} ms of pass-through, median over requests", arms, goal.ttft_ms
+                    )
+                )
         if PLAIN in arms:
             text = f"load {load:g}: goodput at least {OVER_PLAIN:g} of {PLAIN} in every cell"
             found.append(_ratios(text, arms, PLAIN, OVER_PLAIN))
@@ -115,10 +119,13 @@ def _overall(text: str, arms: Mapping[str, Sequence[Result]], least: float) -> O
 
 def _first_tokens(text: str, arms: Mapping[str, Sequence[Result]], most_ms: float) -> Outcome:
     ours, theirs = figures(arms[PRODUCT]), figures(arms[PASS])
-    beyond = ours.ttft_ms_p50 - theirs.ttft_ms_p50
-    passed = beyond <= most_ms
-    words = f"{ours.ttft_ms_p50:.1f} beside {theirs.ttft_ms_p50:.1f} ms"
-    return Outcome(goal=text, passed=int(passed), failed=int(not passed), open=0, worst=words)
+    beyond = first_token_ms_beyond(arms[PRODUCT], arms[PASS])
+    words = f"medians of {ours.ttft_ms_p50:.1f} beside {theirs.ttft_ms_p50:.1f} ms"
+    if beyond is None:
+        return Outcome(goal=text, passed=1, failed=0, open=0, worst=words)
+    passed, missed = beyond.median <= most_ms, beyond.low > most_ms
+    words = f"{beyond.median:+.1f} ms ({beyond.low:+.1f} to {beyond.high:+.1f}); {words}"
+    return Outcome(goal=text, passed=int(passed), failed=int(missed), open=int(not (passed or missed)), worst=words)
 
 
 def _counts(text: str, counts: Sequence[int]) -> Outcome:

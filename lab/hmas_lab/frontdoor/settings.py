@@ -23,7 +23,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         least: Goodput over pass-through's, at least. `cells`: whether in every cell; else of all requests together.
-        ttft_ms: Its median TTFT beyond pass-through's, at most; None asks nothing.
+        ttft_ms: How much later than in pass-through first tokens come, at most, in the median over requests; None asks nothing.
     """
 
     least: float
