@@ -211,8 +211,8 @@ class Gateway:
 
     def names_told(self, name: str, reason: str) -> None:
         """Reports that a name in DNS gets no answer, or that it does again (`reason` empty)."""
-        state, severity = ("no answer", "warning") if reason else ("answers", "info")
-        self.observer.note("engine.discovery", name, after=state, reason=reason, severity=severity, source="dns")
+        after = "no answer" if reason else "answers"
+        self.observer.note("engine.discovery", name, after=after, reason=reason, severity="warning" if reason else "info", source="dns")
 
     def reload_refused(self, reason: str) -> None:
         """Reports that a reloaded configuration is invalid; everything stays as it is."""

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import dns.asyncresolver
 import dns.flags
@@ -40,8 +40,8 @@ class Names:
         return DnsDiscovery(entries, lambda name, reason: self.told.append((name, reason)), {"A": self.resolve, "SRV": self.resolve})
 
 
-def entry(url: str = "http://vllm.local:8000", **settings: object) -> EnginesDnsConfig:
-    return EnginesDnsConfig(**({"name": "vllm", "url": url} | settings))
+def entry(url: str = "http://vllm.local:8000", **settings: Any) -> EnginesDnsConfig:
+    return EnginesDnsConfig(**{"name": "vllm", "url": url, **settings})
 
 
 def named(discovery: DnsDiscovery, *entries: EnginesDnsConfig) -> list[str]:

@@ -44,7 +44,7 @@ def prefix(*, page: Path | None, out: Path, as_json: bool, quick: bool, workers:
     if page is not None:
         say(f"{page}: written from {out}: {', '.join(write_page(page, out))}")
         return
-    chosen = {"arms": read_names("--arms", arms, tuple(ARMS)), "workloads": read_names("--workloads", workloads, WORKLOADS)}
+    chosen: dict[str, Any] = {"arms": read_names("--arms", arms, tuple(ARMS)), "workloads": read_names("--workloads", workloads, WORKLOADS)}
     settings = msgspec.structs.replace(QUICK, **chosen) if quick else Settings(**chosen, **options)
     document = run(settings, on_cores(workers), kept_rows(out / f"{KIND}.rows.jsonl"), hint)
     write_result(out / f"{KIND}.json", document)

@@ -81,8 +81,8 @@ def load(name: str, seed: int, requests: int, rate: float, model: str) -> Load:
         TraceError: Mooncake's trace is not there.
     """
     if name == MOONCAKE:
-        options = ReplayOptions(rate=rate, seed=seed, limit=requests, ttft_ms=TRACE_TTFT_MS, tpot_ms=TPOT_MS)
-        return Load(mooncake(options, _trace()).arrivals(model=model), None)
+        replayed = ReplayOptions(rate=rate, seed=seed, limit=requests, ttft_ms=TRACE_TTFT_MS, tpot_ms=TPOT_MS)
+        return Load(mooncake(replayed, _trace()).arrivals(model=model), None)
     shape = SHAPES[name]
     turns = TURNS_MEAN if shape.turns else 1.0
     options = TimedOptions(

@@ -41,7 +41,7 @@ def tables(document: Mapping[str, Any]) -> Iterator[Table]:
     """The goals, and one table for each place."""
     yield _goals(document)
     for place in document["summary"]:
-        rows = [
+        rows: list[tuple[str, ...]] = [
             (
                 f"`{arm}`",
                 f"{one['hit']:.1%}",
@@ -63,7 +63,7 @@ def _place(place: Mapping[str, Any]) -> str:
 
 
 def _goals(document: Mapping[str, Any]) -> Table:
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
             _place(goal),
             f"`{goal['arm']}`",

@@ -27,7 +27,6 @@ class CacheAware:
     than `CACHE_THRESHOLD` of it, and else to the least loaded one.
     """
 
-    name: ClassVar[str] = "cache_aware"
     uses_blocks: ClassVar[bool] = True
 
     def __init__(self) -> None:
@@ -52,8 +51,6 @@ class CacheAware:
 
 class ConsistentHash:
     """`consistent_hash` of vllm-router, and session routing of the production stack: the session's place on a ring of instances."""
-
-    name: ClassVar[str] = "consistent_hash"
 
     def __init__(self, names: Collection[str]) -> None:
         self._ring = sorted((_point(f"{name}-{number}"), name) for name in names for number in range(POINTS))
@@ -80,7 +77,6 @@ class Watched:
 
     def __init__(self, router: Router) -> None:
         self._router = router
-        self.name = router.name
         self.uses_blocks = bool(getattr(router, "uses_blocks", False))
         self.rank = router.rank
         self._sent: Callable[..., None] | None = getattr(router, "sent", None)
