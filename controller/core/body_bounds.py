@@ -17,7 +17,7 @@ from hmas.controller.core.errors import SHOWN_CHARS, BodyError, TooManyError
 BODY = "the request body"
 """The `field` of an error that concerns the body as a whole."""
 
-VALUES_MOST = 3 << 17
+VALUES_MOST = 5 << 16
 """Most values of a body, counted by `,`. A list, an object or a key takes longer to build: each `[`, `{` and `:` counts as three values."""
 STRUCTURE_VALUES = 3
 LARGE_BODY_BYTES = VALUES_MOST // STRUCTURE_VALUES

@@ -38,18 +38,20 @@ class Shape(NamedTuple):
         apps: How many system prompts there are; they are used unevenly (Zipf with exponent 1).
         system_tokens: Shortest and longest system prompt, drawn with an even logarithm.
         turns: Whether a session goes on after its first answer.
+        longer: A run has so many times the requests of the others: sessions live for a minute, and a run must outlast several of them.
     """
 
     words: str
     apps: int
     system_tokens: tuple[int, int]
     turns: bool
+    longer: int = 1
 
 
 SHAPES: Mapping[str, Shape] = MappingProxyType(
     {
         "chats": Shape(
-            "chats of 5 turns in the mean, each with its history, under 8 system prompts of 200 to 4,000 tokens", 8, (200, 4000), True
+            "chats of 5 turns in the mean, each with its history, under 8 system prompts of 200 to 4,000 tokens", 8, (200, 4000), True, 4
         ),
         "apps": Shape("single questions under 100 system prompts of 1,000 to 16,000 tokens", 100, (1000, 16_000), False),
         "one-prompt": Shape("single questions, all under one system prompt of 8,000 tokens", 1, (8000, 8000), False),
@@ -73,7 +75,7 @@ def load(name: str, seed: int, requests: int, rate: float, model: str) -> Load:
     Args:
         name: Of `WORKLOADS`.
         seed: Of all draws.
-        requests: How many; of the trace, its first ones.
+        requests: How many, before `Shape.longer`; of the trace, its first ones.
         rate: Requests per second.
         model: That they name.
 
@@ -86,7 +88,7 @@ def load(name: str, seed: int, requests: int, rate: float, model: str) -> Load:
     shape = SHAPES[name]
     turns = TURNS_MEAN if shape.turns else 1.0
     options = TimedOptions(
-        rate=rate / turns, count=max(1, round(requests / turns)), seed=seed, ttft_ms=TTFT_MS, tpot_ms=TPOT_MS, context=CONTEXT
+        rate=rate / turns, count=max(1, round(requests * shape.longer / turns)), seed=seed, ttft_ms=TTFT_MS, tpot_ms=TPOT_MS, context=CONTEXT
     )
     times = poisson_times(options.rate, options.horizon_s, stream(seed, "arrivals"))
     at_s, duration_s = cut_to_count(times, options)

@@ -29,7 +29,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         seeds: Runs of each place, seeds 0 and up.
-        requests: Per run.
+        requests: Per run; chats have four times as many.
         loads: Over the capacity (`capacity_rps`).
         away_load: Load of the chats during which one instance takes no requests for a fifth of the time; 0: left out.
     """
@@ -42,7 +42,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     arms: tuple[str, ...] = tuple(ARMS)
 
 
-QUICK = Settings(seeds=1, requests=1000, loads=(0.5,))
+QUICK = Settings(seeds=1, requests=3000, loads=(0.5,))
 """A minute's worth: no figure of it is meant to be quoted."""
 
 
