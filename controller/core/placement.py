@@ -44,7 +44,7 @@ class InstanceState(Protocol):
 
     @property
     def prefill_tokens(self) -> int:
-        """Prompt tokens of the requests without a first token yet."""
+        """Prompt tokens of the requests without a first token yet, without those that they are expected to find cached."""
 
     @property
     def awaiting(self) -> int:
@@ -79,11 +79,13 @@ class Choice:
         instance: The instance's name.
         reason: Why it stands there, as a short text.
         scores: Scorer, its score from 0 to 1, and its weight, for routers that are made of scorers.
+        cached_tokens: Tokens of the prompt that the instance is expected to find cached, None if nothing is known about its cache.
     """
 
     instance: str
     reason: str
     scores: tuple[tuple[str, float, float], ...] = ()
+    cached_tokens: int | None = None
 
 
 class Router(Protocol):
@@ -115,6 +117,7 @@ class Scorer(Protocol):
 
     - `favours(entry)`: names of instances that it may score high whatever their load; with many instances they are scored besides the
       emptiest.
+    - `cached(entry, instance)`: `Choice.cached_tokens`. The TPOT guard then expects the instance to compute only the rest.
     - `sent(entry, instance, now_s)`: a request goes to an instance.
     - `ended(request, instance, cached_tokens)`: a request that was sent has ended; `cached_tokens` are the prompt tokens that the engine
       found cached, None if it did not say.

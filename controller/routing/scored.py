@@ -31,6 +31,7 @@ class ScoredRouter:
         self._on_sent = self._hooks("sent")
         self._on_ended = self._hooks("ended")
         self._on_left = self._hooks("left")
+        self._knows_cached = self._hooks("cached")
         self._favouring = self._hooks("favours")
         self._places: dict[str, int] = {}
 
@@ -39,7 +40,8 @@ class ScoredRouter:
         among = len(instances)
         if among == 1:
             only = instances[0]
-            yield Choice(only.name, f"window {only.sequences}/{only.n_run}, the only one that may take it")
+            reason = f"window {only.sequences}/{only.n_run}, the only one that may take it"
+            yield Choice(only.name, reason, cached_tokens=self._cached(entry, only))
             return
         scored = self._shortlist(entry, instances) if among > 2 * SHORTLIST else instances
         parts: list[tuple[str, float, list[float]]] = []
@@ -61,11 +63,11 @@ class ScoredRouter:
         first = totals.index(highest)
         if totals.count(highest) > 1:
             first = min((place for place, total in enumerate(totals) if total == highest), key=lambda place: tokens_per_slot(scored[place]))
-        yield _choice(scored[first], parts, totals[first], first, among)
+        yield self._choice(entry, scored[first], parts, totals[first], first, among)
         others = [place for place in range(len(scored)) if place != first]
         others.sort(key=lambda place: (-totals[place], tokens_per_slot(scored[place])))
         for place in others:
-            yield _choice(scored[place], parts, totals[place], place, among)
+            yield self._choice(entry, scored[place], parts, totals[place], place, among)
         if among > len(scored):
             ranked = {instance.name for instance in scored}
             rest = [instance for instance in instances if instance.name not in ranked]
@@ -93,6 +95,24 @@ class ScoredRouter:
         found = [getattr(scorer, name, None) for scorer, _ in self.parts]
         return [hook for hook in found if hook is not None]
 
+    def _cached(self, entry: Routable, instance: InstanceState) -> int | None:
+        for known in self._knows_cached:
+            if (tokens := known(entry, instance.name)) is not None:
+                return int(tokens)
+        return None
+
+    def _choice(
+        self,
+        entry: Routable,
+        instance: InstanceState,
+        parts: Sequence[tuple[str, float, list[float]]],
+        total: float,
+        place: int,
+        among: int,
+    ) -> Choice:
+        scores = tuple([(name, scores[place], weight) for name, weight, scores in parts])
+        return Choice(instance.name, f"score {total:.2f} among {among}", scores, self._cached(entry, instance))
+
     def _shortlist(self, entry: Routable, instances: Sequence[InstanceState]) -> list[InstanceState]:
         """The emptiest instances and the favoured ones, in the given order."""
         shares = [instance.sequences / instance.routing_window for instance in instances]
@@ -117,8 +137,3 @@ class ScoredRouter:
             return place
         self._places = {instance.name: place for place, instance in enumerate(instances)}
         return self._places.get(name)
-
-
-def _choice(instance: InstanceState, parts: Sequence[tuple[str, float, list[float]]], total: float, place: int, among: int) -> Choice:
-    scores = tuple([(name, scores[place], weight) for name, weight, scores in parts])
-    return Choice(instance.name, f"score {total:.2f} among {among}", scores)

@@ -220,8 +220,8 @@ class DispatchPlanner:
                 reason = FENCE
                 fits = not self.fenced or chosen.fence_admits(entry.request, tokens)
                 if fits or (self._overcommits and not floods and may_pass_fence(entry, tokens, chosen, now_s, spares_work=spares_work)):
-                    kept_ms = group.reserve.tpot_ms
-                    if self.guard.admits(entry, chosen, now_s, late=late, flooding=group.flooding, kept_ms=kept_ms):
+                    kept_ms, cached = group.reserve.tpot_ms, choice.cached_tokens
+                    if self.guard.admits(entry, chosen, now_s, late=late, flooding=group.flooding, kept_ms=kept_ms, cached_tokens=cached):
                         return choice if fits else replace(choice, reason=f"{choice.reason}; {PAST_FENCE}")
                     if not late:
                         chosen.wanted(now_s)

@@ -324,11 +324,11 @@ class Scheduler(SchedulerReports):
 
     def _start(self, found: PlannedDispatch, now_s: float) -> Dispatch:
         self._wait_queue.remove(found.entry.request.id, popped=True)
-        self._book(found.entry, found.tokens, self.instances[found.choice.instance], now_s, late=found.late)
+        choice = found.choice
+        self._book(found.entry, found.tokens, self.instances[choice.instance], now_s, late=found.late, cached_tokens=choice.cached_tokens)
         order = self.policy
         if found.late:
             order = "overdue, by the share of its tenant" if found.owed else "overdue, after all that are on time"
-        choice = found.choice
         return Dispatch(entry=found.entry, instance=choice.instance, reason=f"{order}; {choice.reason}", scores=choice.scores)
 
     def _relieve(self, waiting: QueuedRequest, instance: Instance, now_s: float) -> Dispatch:
@@ -339,9 +339,11 @@ class Scheduler(SchedulerReports):
         reason = f"held by {why} for {now_s - entry.request.arrival_s:.1f} s beside this instance, which is less than half full"
         return Dispatch(entry=entry, instance=instance.name, reason=reason, relieved=why)
 
-    def _book(self, entry: QueueEntry, tokens: int, instance: Instance, now_s: float, *, late: bool) -> None:
+    def _book(
+        self, entry: QueueEntry, tokens: int, instance: Instance, now_s: float, *, late: bool, cached_tokens: int | None = None
+    ) -> None:
         entry.skipped = 0
-        self._running[entry.request.id] = instance.start(entry, tokens, self.policy, now_s, late=late)
+        self._running[entry.request.id] = instance.start(entry, tokens, self.policy, now_s, late=late, cached_tokens=cached_tokens)
         self._planner.guard.dispatched(instance)
         self._planner.routers.sent(entry, instance.name, now_s)
         self.tenancy.started(entry.request)

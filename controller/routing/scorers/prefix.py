@@ -72,14 +72,20 @@ class Prefix:
             names += nlargest(FAVOURED, reported, key=reported.__getitem__)
         return names
 
+    def cached(self, entry: Routable, instance: str) -> int | None:
+        """See `Scorer.cached`: known only of an engine that has reported cached tokens or its blocks; the whole prompt is never cached."""
+        request = entry.request
+        if not request.blocks or (instance not in self._reports and request.cached is None):
+            return None
+        tokens, trust = self._expects(request, instance)
+        return min(int(tokens * trust.of(instance)), request.prompt_tokens - 1)
+
     def sent(self, entry: Routable, instance: str, now_s: float) -> None:  # noqa: ARG002  likewise
         """The instance computes the prompt, and has it from now on."""
         request = entry.request
         if not request.blocks:
             return
-        tokens, trust = self.index.matched(request.blocks).get(instance, 0) * _block_tokens(request), self._trust
-        if request.cached is not None:
-            tokens, trust = self._by_events(request.cached, instance, tokens)
+        tokens, trust = self._expects(request, instance)
         if tokens > 0.0:
             self._expected[request.id] = (tokens, trust)
             if len(self._expected) > RUNNING_MOST:
@@ -101,6 +107,11 @@ class Prefix:
         self._trust.left(instance)
         self._trust_in_events.left(instance)
         self._reports.discard(instance)
+
+    def _expects(self, request: Request, instance: str) -> tuple[float, Trust]:
+        """Tokens of the prompt that an instance should have cached, and the trust in the source that says so."""
+        tokens = self._matched(request).get(instance, 0) * _block_tokens(request)
+        return (tokens, self._trust) if request.cached is None else self._by_events(request.cached, instance, tokens)
 
     def _by_events(self, cached: EngineCached, instance: str, sent_tokens: float) -> tuple[float, Trust]:
         """Tokens of the prompt that an instance has, where `sent_tokens` were sent there, and the trust in the source that says so."""

@@ -62,6 +62,7 @@ class TpotGuard:
         late: bool,
         flooding: Collection[str],
         kept_ms: float = inf,
+        cached_tokens: int | None = None,
     ) -> bool:
         """Whether the request may join the instance now.
 
@@ -73,10 +74,11 @@ class TpotGuard:
             flooding: Tenants that flood. Their requests leave those of other tenants more of their room, have no last moment, and are not
                 protected from the requests of other tenants.
             kept_ms: The strictest TPOT target of the other tenants. A request of a flood joins only at a pace that suits it, late or not.
+            cached_tokens: As `Choice.cached_tokens`.
         """
         if self.share <= 0.0 or not instance.in_flight:
             return True
-        stop_ms = instance.prefill_ms(entry)
+        stop_ms = instance.prefill_ms(entry, cached_tokens)
         share = self.share if instance.guard_overridden else self.share * instance.guard
         floods = entry.request.tenant in flooding
         room_ms = self._least_rooms_ms(instance, now_s, flooding)[floods]
@@ -86,7 +88,7 @@ class TpotGuard:
         if late:
             return False
         fits = not floods and stop_ms <= room_ms and _keeps(target_ms, _LAST_MARGIN, instance)
-        if fits and is_last_chance(entry, instance.first_token_ms(entry), now_s):
+        if fits and is_last_chance(entry, instance.first_token_ms(entry, cached_tokens), now_s):
             return True
         since_s, last_s = self._denied.get(instance.name, (now_s, now_s))
         if now_s - last_s > _WAITED_S:

@@ -276,26 +276,28 @@ class Instance:
         shared = self.prefixes.expected(request) if self.prefixes is not None else 0
         return (prefix_key(request), shared) if shared else (None, 0)
 
-    def start(self, entry: QueueEntry, tokens: int, policy: str, now_s: float, *, late: bool = False) -> Running:
-        """Books a dispatched request. `tokens`: its KV tokens at the upper length; `late`: whether it was demoted."""
+    def start(
+        self, entry: QueueEntry, tokens: int, policy: str, now_s: float, *, late: bool = False, cached_tokens: int | None = None
+    ) -> Running:
+        """Books a dispatched request: its KV tokens at the upper length, whether it was demoted, and `Choice.cached_tokens`."""
         usage = self.engine.kv_usage if self.engine is not None else None
         if usage is None:
             usage = self.fence.share if self.fence.capacity_tokens else -1.0
         request = entry.request
-        run = Running(entry, self, policy, now_s, kv_usage=usage, alone=not self._awaiting)
+        run = Running(entry, self, policy, now_s, kv_usage=usage, alone=not self._awaiting, cached_tokens=cached_tokens)
         for other in self._awaiting.values():
             other.alone = False
         if request.stream:
             self._awaiting[request.id] = run
         self._reading = True
-        self._prefill_until_s = max(now_s, self._prefill_until_s) + self.prefill_ms(entry) / 1000.0
+        self._prefill_until_s = max(now_s, self._prefill_until_s) + self.prefill_ms(entry, cached_tokens) / 1000.0
         self.running[request.id] = run
         self.in_flight += 1
         self.sequences += request.sequences
         self.token_ms = self.pace.token_ms(self.sequences)
         self._turn()
         self.in_flight_tokens += run.expected_tokens
-        self.prefill_tokens += request.prompt_tokens
+        self.prefill_tokens += run.to_compute
         if not self.fence_admits(request, tokens):
             self.preemptions.dispatched(tokens)
         self.fence.commit(request.id, tokens, *self._shared(request))
@@ -312,7 +314,7 @@ class Instance:
         request = run.entry.request
         if run.first_s is None:
             run.first_s = now_s
-            self.prefill_tokens -= request.prompt_tokens
+            self.prefill_tokens -= run.to_compute
             self._prefilled(run, now_s)
             self._tally.began(request, now_s)
             self.version += 1
@@ -357,20 +359,22 @@ class Instance:
         self._turn()
         self.in_flight_tokens -= run.expected_tokens
         if run.first_s is None:
-            self.prefill_tokens -= request.prompt_tokens
+            self.prefill_tokens -= run.to_compute
         else:
             self._tally.ended(request, now_s)
         self.fence.release(request.id)
         self.version += 1
 
-    def prefill_ms(self, entry: QueueEntry) -> float:
-        """How long the request's prefill would take here, and so delay the requests that decode."""
-        return self.pace.prefill_ms(entry.request.prompt_tokens, entry.estimates.ttft_ms)
+    def prefill_ms(self, entry: QueueEntry, cached_tokens: int | None = None) -> float:
+        """How long the request's prefill would take here, and so delay the requests that decode. `cached_tokens`: see `Choice`."""
+        if cached_tokens is None:
+            return self.pace.prefill_ms(entry.request.prompt_tokens, entry.estimates.ttft_ms)
+        return self.pace.computed_ms(entry.request.prompt_tokens, cached_tokens, entry.estimates.ttft_ms)
 
-    def first_token_ms(self, entry: QueueEntry) -> float | None:
+    def first_token_ms(self, entry: QueueEntry, cached_tokens: int | None = None) -> float | None:
         """Time within which the request's first token would usually come if it were sent here, None if nothing is known."""
         first_token_overhead_ms = None if self.lead is None else self.lead.ms
-        return None if first_token_overhead_ms is None else self.prefill_ms(entry) + first_token_overhead_ms
+        return None if first_token_overhead_ms is None else self.prefill_ms(entry, cached_tokens) + first_token_overhead_ms
 
     def pending_prefill_ms(self, now_s: float) -> float:
         """Estimated prefill time that is still to come for the requests sent; 0 once all have their first token."""
@@ -384,7 +388,7 @@ class Instance:
         if self.lead is not None:
             self.lead.shown(took_ms - self.pace.prefill_ms(request.prompt_tokens, took_ms))
         if run.alone:
-            self.pace.prefilled(took_ms, request.prompt_tokens)
+            self.pace.prefilled(took_ms, request.prompt_tokens, run.cached_tokens)
         if not self._awaiting:
             self._prefill_until_s = now_s
 

@@ -99,7 +99,12 @@ def correct_fence(instance: "Instance", snapshot: EngineSnapshot) -> None:
     if snapshot.kv_usage is None or not fence.capacity_tokens or instance.prefixes is not None:
         return
     instance.refresh(snapshot.taken_s)
-    held = sum(run.entry.request.prompt_tokens + run.tokens for run in instance.running.values() if run.first_s is not None)
+    held = coming = 0
+    for run in instance.running.values():
+        if run.first_s is None:
+            coming += run.entry.request.prompt_tokens
+        else:
+            held += run.entry.request.prompt_tokens + run.tokens
     slack = BLOCK_TOKENS * instance.sequences
     used_tokens = round(snapshot.kv_usage * (snapshot.kv_capacity_tokens or fence.capacity_tokens))
-    fence.measured(used_tokens, held - slack, held + instance.prefill_tokens + slack)
+    fence.measured(used_tokens, held - slack, held + coming + slack)

@@ -36,12 +36,14 @@ class Running:
         first_s: Time of the first token, None before it. `last_s`: time of the latest token.
         alone: Whether no other prompt was waiting for its first token at the same time.
         expected_tokens: Prompt and expected output at dispatch.
+        cached_tokens: As `Choice.cached_tokens`. `to_compute`: tokens of the prompt that the engine has to compute by them.
         streams, tpot_slo_ms, tpot_ms, length: Whether it streams, its TPOT target, predicted TPOT and predicted output length.
     """
 
     # Written out instead of a dataclass: mypyc would need the class of `instance` before its module is loaded.
     __slots__ = (
         "alone",
+        "cached_tokens",
         "dispatched_s",
         "entry",
         "expected_tokens",
@@ -54,12 +56,23 @@ class Running:
         "predicted",
         "running",
         "streams",
+        "to_compute",
         "tokens",
         "tpot_ms",
         "tpot_slo_ms",
     )
 
-    def __init__(self, entry: QueueEntry, instance: "Instance", policy: str, dispatched_s: float, *, kv_usage: float, alone: bool) -> None:
+    def __init__(
+        self,
+        entry: QueueEntry,
+        instance: "Instance",
+        policy: str,
+        dispatched_s: float,
+        *,
+        kv_usage: float,
+        alone: bool,
+        cached_tokens: int | None = None,
+    ) -> None:
         self.entry = entry
         self.instance = instance
         self.policy = policy
@@ -72,6 +85,8 @@ class Running:
         self.last_s = 0.0
         self.alone = alone
         self.expected_tokens = entry.request.prompt_tokens + int(entry.estimates.output_tokens)
+        self.cached_tokens = cached_tokens
+        self.to_compute = entry.request.prompt_tokens - (cached_tokens or 0)
         self.streams = entry.request.stream
         self.believe(entry.estimates)
 

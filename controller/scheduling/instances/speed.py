@@ -64,7 +64,7 @@ class InstanceSpeed:
             load, and what follows from it would then allow the load to grow further. None before the first sample.
     """
 
-    __slots__ = ("_beyond_ms", "_line", "_prefill_ms", "_prefill_tokens", "alone_ms", "floor_ms")
+    __slots__ = ("_beyond_ms", "_computed_ms", "_computed_tokens", "_line", "_prefill_ms", "_prefill_tokens", "alone_ms", "floor_ms")
 
     def __init__(self) -> None:
         self._line = _Line()
@@ -73,6 +73,8 @@ class InstanceSpeed:
         self.alone_ms: float | None = None
         self._prefill_ms = 0.0
         self._prefill_tokens = 0.0
+        self._computed_ms = 0.0
+        self._computed_tokens = 0.0
 
     def token_ms(self, sequences: float) -> float | None:
         """Time per output token with so many sequences in flight, None before the first sample."""
@@ -99,10 +101,20 @@ class InstanceSpeed:
         below = 1.0 if ms_per_token <= self.floor_ms else 0.0
         self.floor_ms = tracked(self.floor_ms, _FLOOR_LEVEL, _FLOOR_STEP * self.floor_ms, below)
 
-    def prefilled(self, ttft_ms: float, prompt_tokens: int) -> None:
-        """Records the time to first token of a request that had the prefill to itself."""
+    def prefilled(self, ttft_ms: float, prompt_tokens: int, cached_tokens: int | None = None) -> None:
+        """Records the time to first token of a request that had the prefill to itself.
+
+        Args:
+            ttft_ms: The time.
+            prompt_tokens: Its prompt.
+            cached_tokens: How many of them were expected to be cached, None if nothing was known about it.
+        """
         self._prefill_ms = _PREFILL_DECAY * self._prefill_ms + ttft_ms
         self._prefill_tokens = _PREFILL_DECAY * self._prefill_tokens + max(1, prompt_tokens)
+        # A prompt of which little is computed shows the time of a step rather than that of its tokens.
+        if cached_tokens is not None and 2 * cached_tokens <= prompt_tokens:
+            self._computed_ms = _PREFILL_DECAY * self._computed_ms + ttft_ms
+            self._computed_tokens = _PREFILL_DECAY * self._computed_tokens + max(1, prompt_tokens - cached_tokens)
 
     def prefill_ms(self, prompt_tokens: int, predicted_ms: float) -> float:
         """How long a prompt's prefill delays the decoding requests; the prediction if nothing has been learned yet.
@@ -112,3 +124,10 @@ class InstanceSpeed:
         if self._prefill_tokens <= 0.0:
             return predicted_ms
         return prompt_tokens * self._prefill_ms / self._prefill_tokens
+
+    def computed_ms(self, prompt_tokens: int, cached_tokens: int, predicted_ms: float) -> float:
+        """How long the prefill of a prompt takes of which so many tokens are cached, as `prefill_ms`, which has the usual share cached."""
+        computed = max(1, prompt_tokens - cached_tokens)
+        if self._computed_tokens <= 0.0:
+            return self.prefill_ms(prompt_tokens, predicted_ms) * computed / max(1, prompt_tokens)
+        return computed * self._computed_ms / self._computed_tokens

@@ -88,7 +88,12 @@ def load(name: str, seed: int, requests: int, rate: float, model: str) -> Load:
     shape = SHAPES[name]
     turns = TURNS_MEAN if shape.turns else 1.0
     options = TimedOptions(
-        rate=rate / turns, count=max(1, round(requests * shape.longer / turns)), seed=seed, ttft_ms=TTFT_MS, tpot_ms=TPOT_MS, context=CONTEXT
+        rate=rate / turns,
+        count=max(1, round(requests * shape.longer / turns)),
+        seed=seed,
+        ttft_ms=TTFT_MS,
+        tpot_ms=TPOT_MS,
+        context=CONTEXT,
     )
     times = poisson_times(options.rate, options.horizon_s, stream(seed, "arrivals"))
     at_s, duration_s = cut_to_count(times, options)
