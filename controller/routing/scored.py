@@ -59,15 +59,10 @@ class ScoredRouter:
             parts.append((scorer.name, weight, scores))
         if not parts:
             totals = [0.0] * len(scored)
-        highest = max(totals)
-        first = totals.index(highest)
-        if totals.count(highest) > 1:
-            first = min((place for place, total in enumerate(totals) if total == highest), key=lambda place: tokens_per_slot(scored[place]))
-        yield self._choice(entry, scored[first], parts, totals[first], first, among)
-        others = [place for place in range(len(scored)) if place != first]
-        others.sort(key=lambda place: (-totals[place], tokens_per_slot(scored[place])))
-        for place in others:
-            yield self._choice(entry, scored[place], parts, totals[place], place, among)
+        for place in _best_first(totals, scored):
+            scores_of = tuple([(name, scores[place], weight) for name, weight, scores in parts])
+            name = scored[place].name
+            yield Choice(name, f"score {totals[place]:.2f} among {among}", scores_of, self._cached(entry, scored[place]))
         if among > len(scored):
             ranked = {instance.name for instance in scored}
             rest = [instance for instance in instances if instance.name not in ranked]
@@ -101,18 +96,6 @@ class ScoredRouter:
                 return int(tokens)
         return None
 
-    def _choice(
-        self,
-        entry: Routable,
-        instance: InstanceState,
-        parts: Sequence[tuple[str, float, list[float]]],
-        total: float,
-        place: int,
-        among: int,
-    ) -> Choice:
-        scores = tuple([(name, scores[place], weight) for name, weight, scores in parts])
-        return Choice(instance.name, f"score {total:.2f} among {among}", scores, self._cached(entry, instance))
-
     def _shortlist(self, entry: Routable, instances: Sequence[InstanceState]) -> list[InstanceState]:
         """The emptiest instances and the favoured ones, in the given order."""
         shares = [instance.sequences / instance.routing_window for instance in instances]
@@ -137,3 +120,14 @@ class ScoredRouter:
             return place
         self._places = {instance.name: place for place, instance in enumerate(instances)}
         return self._places.get(name)
+
+
+def _best_first(totals: Sequence[float], instances: Sequence[InstanceState]) -> Iterator[int]:
+    """Places in the order of their totals, of equal ones the emptiest first; the order after the first is determined if it is asked for."""
+    highest = max(totals)
+    first = totals.index(highest)
+    if totals.count(highest) > 1:
+        first = min((place for place, total in enumerate(totals) if total == highest), key=lambda place: tokens_per_slot(instances[place]))
+    yield first
+    others = [place for place in range(len(instances)) if place != first]
+    yield from sorted(others, key=lambda place: (-totals[place], tokens_per_slot(instances[place])))

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from hmas.controller.core.messages import LengthBound
 from hmas.controller.core.placement import Choice
+from hmas.controller.scheduling.admission.cache_wait import waits_for_cache
 from hmas.controller.scheduling.admission.flood_reserve import FloodReserve
 from hmas.controller.scheduling.admission.quotas import Tenancy
 from hmas.controller.scheduling.admission.tpot_guard import TpotGuard
@@ -184,32 +185,14 @@ class DispatchPlanner:
     ) -> Choice | None:
         """The first instance of the router's ranking that fence and guard admit the request to.
 
-        The router ranks first because fence and guard have to look at all requests in flight on an instance. Instances that are avoided
-        are ranked only if no other one takes the request.
+        The router ranks first because fence and guard have to look at all requests in flight on an instance. Where the guard refuses it
+        beside its cached prompt, it may wait (`waits_for_cache`).
         """
-        # Usually no instance is excluded, and with hundreds of instances the check of each is the cost of a dispatch.
-        candidates: Sequence[Instance] = group.instances.open
-        sequences = entry.request.sequences
         floods = group.reserve.share > 0.0 and entry.request.tenant in group.flooding
-        if late or entry.tried or kept_free or sequences > 1 or floods:
-            candidates = [
-                instance
-                for instance in candidates
-                if instance.holds(sequences, instance.n_run)
-                and (not late or owed or instance.sequences < instance.late_window(self._late_share, now_s))
-                and instance.name not in entry.tried
-                and instance.name not in kept_free
-                and (not floods or self._takes_flood(instance, group))
-            ]
-        pools = [candidates]
-        if self.avoided:
-            pools = [
-                [instance for instance in candidates if instance.name not in self.avoided],
-                [instance for instance in candidates if instance.name in self.avoided],
-            ]
         reason = RESERVED if floods else KEPT_FREE if kept_free else ALREADY_TRIED if entry.tried else LATE_SHARE if late else WINDOW
         spares_work = group.given_up.spares_work
-        for pool in pools:
+        cached_ms: float | None = None
+        for pool in self._pools(entry, group, kept_free, now_s, late=late, owed=owed, floods=floods):
             if not pool:
                 continue
             ranked = False
@@ -221,16 +204,45 @@ class DispatchPlanner:
                 fits = not self.fenced or chosen.fence_admits(entry.request, tokens)
                 if fits or (self._overcommits and not floods and may_pass_fence(entry, tokens, chosen, now_s, spares_work=spares_work)):
                     kept_ms, cached = group.reserve.tpot_ms, choice.cached_tokens
+                    if cached_ms is not None and waits_for_cache(entry, cached_ms, chosen, cached, now_s):
+                        reason = GUARD
+                        continue
                     if self.guard.admits(entry, chosen, now_s, late=late, flooding=group.flooding, kept_ms=kept_ms, cached_tokens=cached):
                         return choice if fits else replace(choice, reason=f"{choice.reason}; {PAST_FENCE}")
                     if not late:
                         chosen.wanted(now_s)
                     reason = GUARD
+                    if cached_ms is None and cached:
+                        cached_ms = chosen.prefill_ms(entry, cached)
             if not ranked:
                 reason = ROUTER
                 break
         entry.hold(reason)
         return None
+
+    def _pools(
+        self, entry: QueueEntry, group: ModelQueue, kept_free: set[str], now_s: float, *, late: bool, owed: bool, floods: bool
+    ) -> list[Sequence[Instance]]:
+        """The instances that the router may rank; those that are avoided stand apart, for when no other one takes the request."""
+        # Usually no instance is excluded, and with hundreds of instances the check of each is the cost of a dispatch.
+        candidates: Sequence[Instance] = group.instances.open
+        sequences = entry.request.sequences
+        if late or entry.tried or kept_free or sequences > 1 or floods:
+            candidates = [
+                instance
+                for instance in candidates
+                if instance.holds(sequences, instance.n_run)
+                and (not late or owed or instance.sequences < instance.late_window(self._late_share, now_s))
+                and instance.name not in entry.tried
+                and instance.name not in kept_free
+                and (not floods or self._takes_flood(instance, group))
+            ]
+        if not self.avoided:
+            return [candidates]
+        return [
+            [instance for instance in candidates if instance.name not in self.avoided],
+            [instance for instance in candidates if instance.name in self.avoided],
+        ]
 
 
 def _roomiest(entry: QueueEntry, instances: Sequence[Instance], kept_free: set[str]) -> set[str]:

@@ -19,7 +19,7 @@ MOST = 0.25
 A quantile of the time to a first token may exceed a tight target itself. Without this bound, all requests with that target would count as
 too late on arrival.
 """
-_LAST_CHANCE_MS = 100.0
+LAST_CHANCE_MS = 100.0
 """Length of the last chance before a request is too late for its TTFT target: one tick."""
 _STEP = 0.1
 _LEAST_MS = 10.0
@@ -80,4 +80,4 @@ def is_last_chance(entry: QueueEntry, shown_ms: float | None, now_s: float) -> b
     """Whether a request that is in time now would be too late at the next tick if it is not dispatched; `shown_ms` as in `needed_ms`."""
     target_ms = entry.estimates.slo.ttft_ms
     left_ms = 1000.0 * (entry.ttft_deadline_s - now_s) - needed_ms(0.0, shown_ms, target_ms)
-    return 0.0 <= left_ms <= _LAST_CHANCE_MS
+    return 0.0 <= left_ms <= LAST_CHANCE_MS
