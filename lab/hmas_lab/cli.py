@@ -30,6 +30,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "train-meta": ("hmas_lab.meta.cli:train_meta", "Meta's classifier and table: which policy serves which workload best."),
         "intents": ("hmas_lab.intents.cli:intents", "A hundred intentions of operators in words: what a language model makes of them."),
         "prefix": ("hmas_lab.prefix.cli:prefix", "Prefix caches of a fleet: the product's routers beside those of other gateways."),
+        "prefix-live": ("hmas_lab.prefix_live.cli:prefix_live", "The same live: two real vLLM behind those routers."),
         "heteroserve": ("hmas_lab.hetero.cli:heteroserve", "HeteroServe's evaluation: its dispatchers beside the product's routers."),
     }
 )
