@@ -84,31 +84,36 @@ async def running_vllm(server: VllmServer, folder: Path, model_name: str) -> Asy
             *server.command(port, model_name), stdout=output, stderr=output, env=environment, cwd=folder, start_new_session=True
         )
         try:
-            await _until_healthy(url, process, log)
+            await until_answered(f"{url}/health", process, log)
             yield url
         finally:
-            await _stop(process)
+            await stop(process)
 
 
-async def _until_healthy(url: str, process: asyncio.subprocess.Process, log: Path) -> None:
-    deadline = asyncio.timeout(READY_S)
+async def until_answered(url: str, process: asyncio.subprocess.Process, log: Path, within_s: float = READY_S) -> None:
+    """Waits until a server that was started answers GET of this address with 200.
+
+    Raises:
+        DemoBroken: It ends, or does not get there in time.
+    """
     try:
-        async with deadline, aiohttp.ClientSession() as session:
+        async with asyncio.timeout(within_s), aiohttp.ClientSession() as session:
             while True:
                 if process.returncode is not None:
-                    raise DemoBroken(f"vLLM ended with status {process.returncode} while starting; see {log}")
+                    raise DemoBroken(f"the server ended with status {process.returncode} while starting; see {log}")
                 try:
-                    async with session.get(f"{url}/health") as response:
+                    async with session.get(url) as response:
                         if response.status == 200:
                             return
                 except aiohttp.ClientError:
                     pass
                 await asyncio.sleep(0.5)
     except TimeoutError as error:
-        raise DemoBroken(f"vLLM was not ready within {READY_S:g} s; see {log}") from error
+        raise DemoBroken(f"{url} was not there within {within_s:g} s; see {log}") from error
 
 
-async def _stop(process: asyncio.subprocess.Process) -> None:
+async def stop(process: asyncio.subprocess.Process) -> None:
+    """Ends a server, by force if it takes long."""
     if process.returncode is not None:
         return
     process.terminate()

@@ -7,13 +7,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-import aiohttp
-
 from hmas.controller.runtime.ports import free_port
-from hmas.planning import StudyError
 from hmas_lab.as_it_comes import hmas_up
+from hmas_lab.vllm_engine import stop, until_answered
 
-READY_S, STOP_S = 60.0, 10.0
+READY_S = 60.0
 PRODUCT = "h-mas: "
 
 
@@ -70,7 +68,7 @@ def running_front(front: Front, engines: Sequence[EngineAt], peers: Path, folder
     """Starts a front, yields its address, stops it. Its folder is made.
 
     Raises:
-        StudyError: It does not come up.
+        StudyError, DemoBroken: It does not come up.
     """
     folder.mkdir(parents=True, exist_ok=True)
     return _peer(front, engines, peers, folder) if front.command else _product(front, engines, folder)
@@ -98,35 +96,8 @@ async def _peer(front: Front, engines: Sequence[EngineAt], peers: Path, folder: 
         process = await asyncio.create_subprocess_exec(*words, stdout=output, stderr=output, cwd=folder)
         try:
             url = f"http://127.0.0.1:{port}"
-            await _until_it_answers(url, process, log)
+            # It lists the engines' model once it has taken them.
+            await until_answered(f"{url}/v1/models", process, log, READY_S)
             yield url
         finally:
-            if process.returncode is None:
-                process.terminate()
-                try:
-                    async with asyncio.timeout(STOP_S):
-                        await process.wait()
-                except TimeoutError:
-                    process.kill()
-                    await process.wait()
-
-
-async def _until_it_answers(url: str, process: asyncio.subprocess.Process, log: Path) -> None:
-    """Waits until the router has taken all engines: it lists their model.
-
-    Raises:
-        StudyError: It ends, or does not get there in time.
-    """
-    try:
-        async with asyncio.timeout(READY_S), aiohttp.ClientSession() as session:
-            while process.returncode is None:
-                try:
-                    async with session.get(f"{url}/v1/models") as response:
-                        if response.status == 200:
-                            return
-                except aiohttp.ClientError:
-                    pass
-                await asyncio.sleep(0.2)
-    except TimeoutError:
-        pass
-    raise StudyError(f"the router at {url} did not come up; see {log}")
+            await stop(process)
