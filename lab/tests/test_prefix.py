@@ -137,7 +137,7 @@ def test_goals_are_held_against_the_best_of_the_peers():
         figures = {"good": good, "ttft_ms_p50": ttft_ms, "ttft_ms_p95": 2 * ttft_ms, "hit": hit, "hit_at_best": 0.8}
         return Row(task=Task(arm=arm, workload="chats", rate_rps=1.0, load=0.5, seed=0, requests=1), code="c", figures=figures)
 
-    rows = [row(ROUND_ROBIN, 0.9, 100.0, 0.2), row(HASH, 0.8, 80.0, 0.7), row(PRODUCT, 0.9, 80.0, 0.78), row(EXACT, 0.95, 90.0, 0.8)]
+    rows = [row(ROUND_ROBIN, 0.9, 100.0, 0.2), row(HASH, 0.8, 80.0, 0.7), row(PRODUCT, 0.898, 82.0, 0.78), row(EXACT, 0.95, 90.0, 0.8)]
     product, exact = goals(summary(rows))
     assert product["reached"]
     assert product["hit_below_best"] == pytest.approx(0.02)

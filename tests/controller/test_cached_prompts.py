@@ -60,6 +60,18 @@ def test_only_what_has_to_be_computed_is_work():
     assert made.instances["i0"].prefill_tokens == 0
 
 
+def test_near_the_target_a_cached_prompt_counts_as_the_usual_one():
+    made = build()
+    waiting = submit(made, "a")
+    for one in made.instances.values():
+        one.token_ms = 30.0
+    assert made.dispatch(0.2) == []
+    assert waiting.blocked == GUARD
+    for one in made.instances.values():
+        one.token_ms = 20.0
+    assert [one.instance for one in made.dispatch(0.2)] == ["i0"]
+
+
 def without_room(made: Scheduler, tokens: int) -> float:
     """The first instance's answer has used nearly all of its time with so many tokens; the other instance is empty. Returns the time."""
     now_s = 0.2 + (40.0 * tokens - 50.0) / 1000.0

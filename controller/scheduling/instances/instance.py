@@ -290,7 +290,7 @@ class Instance:
         if request.stream:
             self._awaiting[request.id] = run
         self._reading = True
-        self._prefill_until_s = max(now_s, self._prefill_until_s) + self.prefill_ms(entry, cached_tokens) / 1000.0
+        self._prefill_until_s = max(now_s, self._prefill_until_s) + self.prefill_ms(entry) / 1000.0
         self.running[request.id] = run
         self.in_flight += 1
         self.sequences += request.sequences

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from hmas_lab import page as pages
-from hmas_lab.prefix.study import HIT_POINTS
+from hmas_lab.prefix.study import GOOD_NOISE, HIT_POINTS, TTFT_NOISE
 from hmas_lab.tables import Table, markdown
 
 KIND = "prefix"
@@ -77,7 +77,7 @@ def _goals(document: Mapping[str, Any]) -> Table:
     ]
     title = (
         f"Goals: a hit rate at most {100.0 * HIT_POINTS:.0f} points below that of an endless cache, and at least the goodput and TTFT of "
-        "the best peer, each taken by itself"
+        f"the best peer, each taken by itself, to {100.0 * GOOD_NOISE:g} points and {TTFT_NOISE:.0%}"
     )
     head = ("workload and load", "arm", "hit rate below, points", "in time, points over", "TTFT p50 over", "TTFT p95 over", "met")
     return Table(title, head, rows)
