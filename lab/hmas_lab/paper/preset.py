@@ -54,7 +54,14 @@ PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """The parts: settings that are switched over together."""
-NOT_SIMULATED = ("scheduler.n_run", "slo.ttft_most_ms", "slo.headroom", "agents.set_aside", "agents.perception_unknown")
+NOT_SIMULATED = (
+    "scheduler.n_run",
+    "slo.ttft_most_ms",
+    "slo.headroom",
+    "agents.set_aside",
+    "agents.perception_unknown",
+    "agents.ask_sample_rps",
+)
 """Settings of the preset that no simulation uses: every request there declares its targets, and no agent reads it. `n_run` is the same."""
 WORKLOADS: Mapping[str, str] = MappingProxyType(
     {
