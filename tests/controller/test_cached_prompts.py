@@ -27,10 +27,14 @@ class Knowing:
             yield Choice(one.name, "so", (), CACHED if one.name == "i0" and entry.request.prompt_tokens == LONG else 0)
 
 
-def build() -> Scheduler:
+def build_empty() -> Scheduler:
     specs = [InstanceSpec(name=name, capacity_n_run=64) for name in ("i0", "i1")]
     settings = SchedulerSettings(tpot_guard=0.5, overdue="keep")
-    made = Scheduler(settings=settings, instances=specs, router=Knowing(), policy="fcfs")
+    return Scheduler(settings=settings, instances=specs, router=Knowing(), policy="fcfs")
+
+
+def build() -> Scheduler:
+    made = build_empty()
     # Each has shown 0.2 ms per token, and has one answer in flight that can bear about 0.4 s more.
     for number, name in enumerate(("i0", "i1")):
         submit(made, f"first-{name}", prompt=1000 + number, at_s=0.0)
@@ -70,6 +74,17 @@ def test_near_the_target_a_cached_prompt_counts_as_the_usual_one():
     for one in made.instances.values():
         one.token_ms = 20.0
     assert [one.instance for one in made.dispatch(0.2)] == ["i0"]
+
+
+@pytest.mark.parametrize(("cached", "left"), [(10_000, 0), (-5, LONG)])
+def test_a_router_that_errs_about_caches_does_not_spoil_the_accounts(cached: int, left: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Knowing, "rank", lambda *_: [Choice("i0", "so", (), cached)])
+    made = build_empty()
+    submit(made, "a")
+    assert [one.instance for one in made.dispatch(0.2)] == ["i0"]
+    assert made.instances["i0"].prefill_tokens == left
+    made.end("a", OutcomeKind.CANCELLED, 0.3)
+    assert made.instances["i0"].prefill_tokens == 0
 
 
 def without_room(made: Scheduler, tokens: int) -> float:

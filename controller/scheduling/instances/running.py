@@ -86,7 +86,8 @@ class Running:
         self.alone = alone
         self.expected_tokens = entry.request.prompt_tokens + int(entry.estimates.output_tokens)
         self.cached_tokens = cached_tokens
-        self.to_compute = entry.request.prompt_tokens - (cached_tokens or 0)
+        # A router may be a plugin, and err.
+        self.to_compute = entry.request.prompt_tokens - max(0, min(cached_tokens or 0, entry.request.prompt_tokens))
         self.streams = entry.request.stream
         self.believe(entry.estimates)
 
