@@ -25,7 +25,7 @@ from hmas.controller.core.messages import Event, Severity
 from hmas.controller.runtime import logs
 from hmas.controller.runtime.clock import SystemClock
 from hmas.controller.runtime.notify import Notifier
-from hmas.controller.runtime.ports import bound_sockets
+from hmas.controller.runtime.ports import BACKLOG, bound_sockets
 from hmas.controller.runtime.signals import StopFlags, stop_flags
 from hmas.controller.runtime.supervisor import ChildEvent, Supervisor
 from hmas.engines.sim.profile import load_profile
@@ -231,7 +231,11 @@ def _bind_ports(stack: Stack) -> list[socket]:
     sockets: list[socket] = []
     for host, port in ((gateway.host, gateway.port), (gateway.admin_host, gateway.admin_port)):
         try:
-            sockets += bound_sockets(host, port)
+            bound = bound_sockets(host, port)
+            sockets += bound
+            for sock in bound:
+                # At once: until someone listens, others can bind the same port. Clients wait until the gateway is there.
+                sock.listen(BACKLOG)
         except OSError as error:
             advice_text = "is another `hmas up` running? --port and --admin-port choose others, 0 a free one"
             raise click.ClickException(f"cannot listen on {host} port {port}: {error.strerror or error}; {advice_text}") from error

@@ -1,10 +1,13 @@
 """Port helpers on real sockets."""
 
+import asyncio
 import os
 import socket
 
 import pytest
+import uvloop
 
+from hmas.controller.gateway.http.server import HttpServer
 from hmas.controller.runtime.ports import PASSED, bind_error, bound_sockets, free_port, free_ports, inherited_sockets, passed
 
 
@@ -50,3 +53,23 @@ def test_sockets_of_systemd_are_taken_by_the_process_that_they_are_for():
     assert inherited_sockets({"LISTEN_FDS": "2"}) == []
     assert inherited_sockets({PASSED: "", "LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "0"}) == []
     assert inherited_sockets({}) == []
+
+
+def test_a_port_that_another_has_taken_meanwhile_is_a_clear_error_under_uvloop_too():
+    (first,) = bound_sockets("127.0.0.1", 0)
+    port = first.getsockname()[1]
+    # Neither listens yet: the system binds both.
+    (second,) = bound_sockets("127.0.0.1", port)
+
+    async def never(*_: object) -> None:
+        raise AssertionError
+
+    async def serve() -> None:
+        limits = {"max_body_bytes": 1000, "max_body_bytes_total": 1000, "max_connections": 4}
+        await HttpServer(never, host="127.0.0.1", port=port, sockets=[second], **limits).start()
+
+    with first, second:
+        first.listen(1)
+        for run in (asyncio.run, uvloop.run):
+            with pytest.raises(OSError, match="in use"):
+                run(serve())

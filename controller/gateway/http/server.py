@@ -1,6 +1,8 @@
 """The public port: raw connections, parsed by httptools, with limits on their number and on the memory of each."""
 
 import asyncio
+import errno
+import os
 from collections.abc import Sequence
 from socket import socket
 
@@ -69,6 +71,9 @@ class HttpServer:
             self._servers.append(await loop.create_server(self._connect, sock=sock, backlog=BACKLOG))
         if not self._sockets:
             self._servers.append(await loop.create_server(self._connect, self._host, self._port, backlog=BACKLOG))
+        # uvloop raises nothing where an inherited socket cannot listen: another process may listen on its port since it was bound.
+        if any(sock is None for server in self._servers for sock in server.sockets):
+            raise OSError(errno.EADDRINUSE, f"{self._host} port {self._port}: {os.strerror(errno.EADDRINUSE)}")
         self._timer = loop.call_later(ROUND_S, self._watch)
 
     def stop_listening(self) -> None:
