@@ -14,15 +14,13 @@ from hmas.controller.runtime.ports import free_port
 from hmas.planning import StudyError
 from hmas_lab.prefix_live.chats import Chats
 from hmas_lab.prefix_live.fronts import FRONTS, EngineAt, running_front, there
-from hmas_lab.prefix_live.users import ANSWER_TOKENS, Turn, Users
+from hmas_lab.prefix_live.users import ANSWER_TOKENS, TPOT_MS, TTFT_MS, Turn, Users
 from hmas_lab.result_files import VERSION
 from hmas_lab.vllm_engine import VllmServer, running_vllm
 
 MODEL = "smollm2"
 KV_BYTES = 1 << 30
 QUESTION_TOKENS = 120
-TTFT_MS, TPOT_MS = 1500.0, 150.0
-"""What counts as good."""
 SETTLE_S = 2.0
 MAX_MODEL_LEN = 4096
 PERCENTILE_95 = 94
