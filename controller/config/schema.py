@@ -246,14 +246,23 @@ class AgentsConfig(Section, frozen=True):
             "that the gateway starts with"
         ),
     ] = ""
-    nice: Annotated[int, doc("niceness of the agents' processes", ge=0, le=19)] = 10
+    nice: Annotated[
+        int,
+        doc(
+            "niceness of the agents' processes; it counts beside the other threads of an agent only, wherever Linux shares processors "
+            "among sessions (autogroup), units or containers first",
+            ge=0,
+            le=19,
+        ),
+    ] = 10
     spare_cpu_only: Annotated[
         bool,
         doc(
-            "agents run only where a processor would else be idle (SCHED_IDLE on Linux), so that they never slow an engine on the same "
-            "machine; where none ever is, they post nothing and the gateway uses its defaults; false: by `nice` alone"
+            "agents run in the class for idle processors (SCHED_IDLE on Linux). Where no processor is ever idle, they may post nothing, "
+            "and the gateway uses its defaults. Off by default: beside an engine on the same few cores it costs goodput "
+            "(docs/operations.md)"
         ),
-    ] = True
+    ] = False
     ask: Annotated[
         Literal["waiting", "all"],
         doc(

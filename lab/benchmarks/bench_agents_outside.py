@@ -1,8 +1,8 @@
 """What the agents cost and give a real vLLM that shares its cores with them: writes build/bench/agents_outside.json.
 
 vLLM's own `vllm bench serve` sends a fixed rate with declared targets to one stack at a time, each started anew: the gateway in
-pass-through, without agents, as it comes, as it comes with every request asked about, and with each agent left out. All arms of a round
-get the same requests, in random order of the arms. Every figure is the tool's own.
+pass-through, without agents, as it comes, as it comes with every request asked about, with agents in the class for idle processors, and
+with each agent left out. All arms of a round get the same requests, in random order of the arms. Every figure is the tool's own.
 
     python lab/benchmarks/bench_agents_outside.py             # make setup-vllm comes first; 25 minutes on a quiet machine
     python lab/benchmarks/bench_agents_outside.py --rps 6 --targets 100 15 --arms pass-through no-agents as-it-comes
@@ -13,8 +13,10 @@ import asyncio
 import os
 import random
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean, stdev
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -30,15 +32,16 @@ from hmas.demo.site import DemoBroken
 from hmas.planning import StudyError
 
 ROOT = Path(__file__).resolve().parents[2]
-ASK_ALL = "ask-all"
-ARMS = (PASS, PLAIN, PRODUCT, ASK_ALL, *(without(agent) for agent in AGENT_NAMES))
+ASK_ALL, SPARE_ONLY = "ask-all", "spare-cpu-only"
+VARIANTS: Mapping[str, Mapping[str, Any]] = MappingProxyType({ASK_ALL: {"ask": "all"}, SPARE_ONLY: {"spare_cpu_only": True}})
+ARMS = (PASS, PLAIN, PRODUCT, *VARIANTS, *(without(agent) for agent in AGENT_NAMES))
 MODEL, SETTLE_S, WARM_RPS, WARM_REQUESTS = "tiny", 3.0, 8.0, 24
 """A stack is given `SETTLE_S` after it is ready, since agents report for work then, and a few requests that count for nothing."""
 
 
 def arm_named(name: str) -> Arm:
     """The arm's configuration."""
-    return Arm(config={"agents": {"ask": "all"}}) if name == ASK_ALL else arm_of(name)
+    return Arm(config={"agents": VARIANTS[name]}) if name in VARIANTS else arm_of(name)
 
 
 async def measure(args: argparse.Namespace, model: Path) -> dict[str, list[Figures]]:
