@@ -1,15 +1,16 @@
-"""The TPOT guard on an engine model with noise: targets that are tight near capacity, and a tenant beside one that floods.
+"""The TPOT guard on an engine model with noise: tight targets near capacity, a tenant beside a flood, an engine that is slow.
 
 The engine's steps are those of a small model on two CPU cores, or of the demo's engine, each times a lognormal factor (sigma 0.25), and now
 and then it stands still for 30 to 120 ms. Without that noise nothing near capacity misses a TPOT target, and every rule looks alike.
 
     python lab/benchmarks/guard_study.py            # tight targets at rising rates: good requests in percent, a few minutes
     python lab/benchmarks/guard_study.py --flood    # what a tenant within its share keeps of what it has alone
+    python lab/benchmarks/guard_study.py --slow     # clients that declare no targets, on an engine too slow for the usual ones
 """
 
 import argparse
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
@@ -17,7 +18,7 @@ from statistics import fmean
 import msgspec
 import numpy as np
 
-from hmas.controller.core.types import Estimates, Request, Slo
+from hmas.controller.core.types import Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.default_estimates import History
 from hmas.controller.scheduling.refusals import completion_of
@@ -39,6 +40,11 @@ RATES = ((6, 100, 15), (8, 100, 15), (10, 100, 15), (14, 100, 15), (20, 100, 15)
 CAPS = (12, 16, 20, 24)
 FLOOD_RPS, COLD_S = 10.0, 4.0
 """What the flood study takes for the capacity of its two engines, and the seconds in which nothing is known of them and nothing counts."""
+CONTEXT, CAP = 1024, 128
+SLOW = ((0.5, 60), (0.7, 60), (0.9, 60), (1.1, 60), (0.2, 600), (0.25, 600), (0.3, 600), (0.4, 600))
+"""Requests per second, and for how many seconds they come. The engine has room for six contexts, and answers of up to 80 s."""
+STRETCH = 2.8
+"""How much longer than usual the targets are on the slow engine: a request alone has 56 ms a token."""
 DICE = random.Random()
 
 
@@ -126,36 +132,90 @@ def good_of(tenant: str, records: list[RequestRecord]) -> int:
     return sum(record.slo_met for record in records if record.tenant == tenant and record.arrival_s >= COLD_S)
 
 
+def run(
+    arrivals: Iterable[Arrival], engines: dict[str, EngineModel], history: History, *, shipped: bool = True, seed: int
+) -> list[RequestRecord]:
+    """Runs requests through the shipped scheduler without agents, or through pass-through."""
+    scheduler = Scheduler(
+        settings=SHIPPED if shipped else PRESETS["open"],
+        instances=[InstanceSpec(name=name, capacity_n_run=64 if shipped else 256) for name in engines],
+        router=make_router("default"),
+        policy="robust-edf" if shipped else "fcfs",
+    )
+    DICE.seed(seed)
+    return simulate(arrivals, engines, scheduler, on_end=lambda ended, now_s: history.learn(completion_of(ended, now_s))).records
+
+
 def flooded(weight: float, seed: int) -> tuple[int, int, int]:
     """Good requests of a tenant at 0.6 of its share, alone and beside ten times the other's share, and of the flood."""
-    share, engines = weight / (1.0 + weight), ("a", "b")
+    share = weight / (1.0 + weight)
     found = []
     for floods in (False, True):
         history = History()
         arrivals = list(chats("steady", 0.6 * share * FLOOD_RPS, 10 + seed, weight, history))
         if floods:
             arrivals += chats("flood", 10.0 * (1.0 - share) * FLOOD_RPS, 50 + seed, 1.0, history)
-        scheduler = Scheduler(
-            settings=SHIPPED,
-            instances=[InstanceSpec(name=name, capacity_n_run=64) for name in engines],
-            router=make_router("default"),
-            policy="robust-edf",
-        )
-        DICE.seed(seed)
-        result = simulate(
-            sorted(arrivals, key=lambda one: one.request.arrival_s),
-            {name: EngineModel(noisy()) for name in engines},
-            scheduler,
-            on_end=lambda ended, now_s, history=history: history.learn(completion_of(ended, now_s)),
-        )
-        found.append(result.records)
+        arrivals.sort(key=lambda one: one.request.arrival_s)
+        found.append(run(arrivals, {name: EngineModel(noisy()) for name in ("a", "b")}, history, seed=seed))
     alone, beside = found
     return good_of("steady", alone), good_of("steady", beside), good_of("flood", beside)
+
+
+def undeclared(rate_rps: float, seconds: float, seed: int, history: History, judged: dict[str, Slo]) -> Iterator[Arrival]:
+    """Chats of which half declare no targets and half no cap; many uncapped answers run to the context. `judged` takes the targets."""
+    dice = np.random.default_rng(seed)
+    at_s, number = 0.0, 0
+    while (at_s := at_s + dice.exponential(1.0 / rate_rps)) < seconds:
+        prompt = int(np.clip(dice.lognormal(4.0, 0.9), 8, 300))
+        capped, declares, kind = dice.random() < 0.5, dice.random() < 0.5, dice.random()
+        ends = int(np.clip(dice.lognormal(5.3, 1.0), 20, CONTEXT - prompt)) if kind < 0.6 else CONTEXT - prompt
+        output = int(dice.integers(1, 60)) if kind < 0.25 else ends
+        slo = Slo(ttft_ms=1000 * STRETCH, tpot_ms=50 * STRETCH)
+        if not declares or dice.random() < 0.5:
+            slo = Slo(ttft_ms=2000 * STRETCH, tpot_ms=60 * STRETCH)
+        request = Request(
+            id=f"r{number:06d}",
+            tenant="t",
+            model="m",
+            arrival_s=at_s,
+            prompt_tokens=prompt,
+            context_tokens=CONTEXT,
+            max_output_tokens=CAP if capped else None,
+            declared_slo=slo if declares else None,
+        )
+        judged[request.id] = slo
+        yield Arrival(
+            request=request, estimate=lambda one, _now_s: history.estimate(one), output_tokens=min(output, CAP) if capped else output
+        )
+        number += 1
+
+
+def slow(rate_rps: float, seconds: float, seed: int, *, shipped: bool) -> list[bool]:
+    """Which requests are good on one engine with the speed of a small model on two cores."""
+    profile = noisy(
+        step_ms=52.0,
+        prefill_ms_per_token=2.3,
+        prefill_ms_per_ktoken_sq=0.0,
+        decode_ms_per_seq=3.3,
+        decode_ms_per_kv_ktoken=0.0,
+        kv_blocks=360,
+        max_model_len=CONTEXT,
+    )
+    history, judged = History(), dict[str, Slo]()
+    arrivals = undeclared(rate_rps, seconds, seed, history, judged)
+    records = run(arrivals, {"a": EngineModel(profile)}, history, shipped=shipped, seed=seed)
+    return [
+        one.outcome == OutcomeKind.COMPLETED
+        and one.ttft_ms <= judged[one.request_id].ttft_ms
+        and one.tpot_ms <= judged[one.request_id].tpot_ms
+        for one in records
+    ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--flood", action="store_true", help="a tenant beside one that floods")
+    parser.add_argument("--slow", action="store_true", help="clients that declare no targets, on a slow engine")
     parser.add_argument("--seeds", type=int, default=3)
     args = parser.parse_args()
     seeds = range(1, args.seeds + 1)
@@ -163,6 +223,14 @@ def main() -> None:
         for weight in (4.0, 1.0):
             alone, beside, flood = (sum(figures) for figures in zip(*(flooded(weight, seed) for seed in seeds), strict=True))
             print(f"weights {weight:g}:1: {alone} good alone, {beside} beside the flood ({beside / alone:.3f}); {flood} of the flood")
+        return
+    if args.slow:
+        print(f"{'rate':>5} {'seconds':>7} {'pass-through':>12} {'hmas':>6}")
+        for rate, seconds in SLOW:
+            passed, ours = (
+                100.0 * fmean(good for seed in seeds for good in slow(rate, seconds, seed, shipped=shipped)) for shipped in (False, True)
+            )
+            print(f"{rate:>5} {seconds:>7} {passed:>12.1f} {ours:>6.1f}", flush=True)
         return
     arms = ("pass-through", *map(str, CAPS), "hmas")
     print(f"{'rate':>4} {'targets':>9} {'pass-through':>12} {'best window, shed':>20} {'hmas':>6}")

@@ -251,6 +251,22 @@ def test_a_lasting_load_does_not_raise_the_pace_of_a_request_alone():
     assert pace.alone_ms == pytest.approx(10.0, rel=0.15)
 
 
+def test_tokens_that_are_read_late_in_one_lot_do_not_pass_for_the_pace_of_a_request_alone():
+    pace = InstanceSpeed()
+    for _ in range(40):
+        # Eight steps of 50 ms each: the gateway reads two tokens in time, and the rest together with the next ones.
+        pace.decoded(200.0, steps=2.0)
+        pace.decoded(12.5, steps=8.0)
+    assert pace.alone_ms == pytest.approx(50.0, rel=0.2)
+    # A request alone that really is faster counts after some of its tokens.
+    for _ in range(4):
+        pace.decoded(20.0, steps=8.0)
+    assert known(pace.alone_ms) < 40.0
+    for _ in range(4):
+        pace.decoded(20.0, steps=8.0)
+    assert pace.alone_ms == pytest.approx(20.0, rel=0.1)
+
+
 def test_the_best_pace_is_learned_where_no_prompt_is_read_meanwhile():
     pace = InstanceSpeed()
     for _ in range(100):

@@ -33,8 +33,8 @@ class DecodeTally:
         self._pass(now_s)
         self._decoding -= request.sequences
 
-    def sample(self, now_s: float, source: TokenSource | None) -> tuple[float, float] | None:
-        """Milliseconds per output token and the mean number of sequences while any decoded, both since the last sample.
+    def sample(self, now_s: float, source: TokenSource | None) -> tuple[float, float, float] | None:
+        """Milliseconds per output token, the mean number of sequences while any decoded, and tokens per sequence, since the last sample.
 
         None with too few tokens.
         """
@@ -43,7 +43,8 @@ class DecodeTally:
         tokens = decoded - self._sampled
         if tokens < _SAMPLE_TOKENS:
             return None
-        sample = (1000.0 * self._seq_s / tokens, self._seq_s / self._busy_s if self._busy_s else 0.0)
+        sequences = self._seq_s / self._busy_s if self._busy_s else 0.0
+        sample = (1000.0 * self._seq_s / tokens, sequences, tokens / max(1.0, sequences))
         self._sampled = decoded
         self._seq_s = self._busy_s = 0.0
         return sample
