@@ -170,12 +170,18 @@ class QosModel:
         return max(1.0, self._now_s - max(start_s, self._since_s))
 
     def _mismatch(self) -> float:
-        """Eq. 7 over the short window. Demand is arrivals times the mean demand of requests that ended within the long window."""
+        """Eq. 7 over the short window.
+
+        Demand is the prompt tokens of what arrives, and for each arrival the mean output of the requests that ended within the long window:
+        an output is known when it ends.
+        """
         rates = self._readings.rates()
         served_tps = rates.served_tps
         if served_tps is None:
             served_tps = self.tallies.short.sum_of(col.SERVED) / self._span_s(self.tallies.short.start_s)
-        return min(MISMATCH_MAX, mismatch(rates.arrival_rps * self.tallies.demand(), served_tps))
+        prompt, output = self.tallies.demand()
+        arriving_tps = rates.arrival_rps * prompt if rates.arrival_tps is None else rates.arrival_tps
+        return min(MISMATCH_MAX, mismatch(arriving_tps + rates.arrival_rps * output, served_tps))
 
     def _short_view(self, snapshot: SystemSnapshot, anomalies: list[str], now_s: float) -> ShortView:
         window = self.tallies.short

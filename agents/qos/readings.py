@@ -13,12 +13,16 @@ UTILIZATION_MAX = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Counters at one moment. `prompt_tokens` and `output_tokens` are summed over engines and unaffected by engine restarts."""
+    """Counters at one moment. `prompt_tokens` and `output_tokens` are summed over engines and unaffected by engine restarts.
+
+    `arrived_tokens` are the prompt tokens of the requests that arrived.
+    """
 
     at_s: float
     queued: int
     overdue: int
     arrived: int
+    arrived_tokens: int
     prompt_tokens: int
     output_tokens: int
     engines_speak: bool
@@ -36,12 +40,14 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Rates over the short window per second: arrivals, served tokens (prompt and output) and output tokens.
+    """Rates over the short window per second: arrivals, their prompt tokens, served tokens (prompt and output) and output tokens.
 
-    The token rates are None unless the engines themselves counted tokens all the time.
+    The rates of served tokens are None unless the engines themselves counted them all the time; that of arriving prompt tokens is None for
+    a gateway that does not count them.
     """
 
     arrival_rps: float
+    arrival_tps: float | None
     served_tps: float | None
     output_tps: float | None
 
@@ -60,7 +66,7 @@ class Readings:
         self._count_engines(snapshot)
         speak = bool(snapshot.instances) and all(has_kv_usage(view, at_s) for view in snapshot.instances)
         before = self._last
-        self._last = last = Reading(at_s, snapshot.queued, snapshot.overdue, snapshot.arrived_total, *self._served, speak)
+        self._last = last = Reading(at_s, snapshot.queued, snapshot.overdue, snapshot.arrived_total, snapshot.arrived_prompt_tokens_total, *self._served, speak)
         self._readings.add(at_s, last)
         self._readings.prune(at_s)
         if before is None:
@@ -80,14 +86,15 @@ class Readings:
         """Returns the rates, over at least a second."""
         readings = self._readings.all()
         if not readings:
-            return Rates(0.0, None, None)
+            return Rates(0.0, None, None, None)
         first, last = readings[0], readings[-1]
         span_s = max(1.0, last.at_s - first.at_s)
         arrival_rps = (last.arrived - first.arrived) / span_s
+        arrival_tps = (last.arrived_tokens - first.arrived_tokens) / span_s if last.arrived_tokens else None
         if not all(reading.engines_speak for reading in readings):
-            return Rates(arrival_rps, None, None)
+            return Rates(arrival_rps, arrival_tps, None, None)
         prompt, output = last.prompt_tokens - first.prompt_tokens, last.output_tokens - first.output_tokens
-        return Rates(arrival_rps, (prompt + output) / span_s, output / span_s)
+        return Rates(arrival_rps, arrival_tps, (prompt + output) / span_s, output / span_s)
 
     def _peak_rps(self, last: Reading) -> float:
         """Arrivals over about the last second, as the readings allow; over all readings if their span is shorter."""

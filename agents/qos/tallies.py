@@ -101,10 +101,10 @@ class Tallies:
         self.by_pane.clear()
         self.arrivals_s.clear()
 
-    def demand(self) -> float:
-        """Mean tokens asked for by the requests that ended within the long window; 0 if there are none."""
-        ended = self.long.sum_of(col.ENDED)
-        return self.long.sum_of(col.ASKED) / ended if ended else 0.0
+    def demand(self) -> tuple[float, float]:
+        """Mean prompt and output tokens asked for by the requests that ended within the long window; 0 if there are none."""
+        ended, prompts = self.long.sum_of(col.ENDED), self.long.sum_of(col.PROMPT_SUM)
+        return (prompts / ended, (self.long.sum_of(col.ASKED) - prompts) / ended) if ended else (0.0, 0.0)
 
     def tenants(self) -> HeavyHitters:
         """Returns the tenants of the requests that ended within the long window."""

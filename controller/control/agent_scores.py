@@ -167,6 +167,11 @@ class AgentScores:
         covered = self._covered.get(shape)
         return not self._judging or (self.lengths.proven and covered is not None and _holds(covered))
 
+    def inconsistent(self, shape: str) -> bool:
+        """Whether the answers to requests of this shape have lately outgrown their forecasts (H-MAS C.2); unknown counts as no."""
+        covered = self._covered.get(shape)
+        return covered is not None and len(covered) >= PROOF_LEAST and not _holds(covered)
+
     def standings(self) -> list[Standing]:
         """The scores of all agents, by kind of answers."""
         requests = [Standing("perception", LENGTHS, self.lengths), Standing("prediction", COSTS, self.costs)]

@@ -62,6 +62,15 @@ def bounded_forecast(features: RequestFeatures, limit: float, sequences: int = 1
     return Estimates(slo=slo, output_tokens=output, output_tokens_upper=upper, source="perception")
 
 
+def covered_upper(forecast: Estimates, default: Estimates, *, inconsistent: bool) -> float:
+    """The upper length that admission takes from a forecast that counts: at least the history's if the forecast is inconsistent with recent
+    answers (the conservative rolling estimate of H-MAS C.2).
+
+    Where agents are judged, an inconsistent forecast has not proven right and does not count at all.
+    """
+    return max(forecast.output_tokens_upper, default.output_tokens_upper if inconsistent else 0.0)
+
+
 def within_targets(features: RequestFeatures, targets: TargetTable) -> RequestFeatures:
     """Perception's answer with its targets brought into the range of the table."""
     said = Slo(ttft_ms=features.ttft_slo_ms, tpot_ms=features.tpot_slo_ms)

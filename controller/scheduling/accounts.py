@@ -28,6 +28,7 @@ def snapshot(
         overdue=room.overdue,
         oldest_wait_ms=0.0 if oldest_s is None else max(0.0, 1000.0 * (now_s - oldest_s)),
         arrived_total=counts.arrived,
+        arrived_prompt_tokens_total=counts.arrived_prompt_tokens,
         dispatched_total=counts.dispatched,
         ended={kind.value: number for kind, number in counts.ended.items()},
         instances=[view(instance, now_s) for instance in instances],

@@ -75,9 +75,13 @@ class Dropped(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """The conservation sum: arrived = queued + running + all that ended, by kind. `dispatched` counts retries too."""
+    """The conservation sum: arrived = queued + running + all that ended, by kind. `dispatched` counts retries too.
+
+    `arrived_prompt_tokens` are the prompt tokens of those that arrived.
+    """
 
     arrived: int
+    arrived_prompt_tokens: int
     queued: int
     running: int
     dispatched: int

@@ -82,7 +82,7 @@ class Scheduler(SchedulerReports):
         self._seq = 0
         self._turn = 0
         self._pool_s = float("-inf")
-        self._arrived = 0
+        self._arrived = self._arrived_prompt_tokens = 0
         self._dispatched = 0
         self._ended: dict[OutcomeKind, int] = dict.fromkeys(OutcomeKind, 0)
 
@@ -102,6 +102,7 @@ class Scheduler(SchedulerReports):
         if request.id in self._running or self._wait_queue.get(request.id) is not None:
             raise SchedulingError(f"request id {request.id!r} is already live; ids must be unique among live requests")
         self._arrived += 1
+        self._arrived_prompt_tokens += request.prompt_tokens
         refusal = self._admission.refusal(request, estimates, now_s)
         if refusal is not None:
             self._ended[refusal.kind] += 1
@@ -297,6 +298,7 @@ class Scheduler(SchedulerReports):
         """The parts of the conservation sum."""
         return Counts(
             arrived=self._arrived,
+            arrived_prompt_tokens=self._arrived_prompt_tokens,
             queued=len(self._wait_queue),
             running=len(self._running),
             dispatched=self._dispatched,

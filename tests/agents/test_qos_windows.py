@@ -213,6 +213,24 @@ def test_demand_beyond_service_shows_as_mismatch():
     assert run(0.5).mismatch == pytest.approx(1.0, abs=0.3)
 
 
+def test_long_prompts_show_as_mismatch_before_one_of_them_has_ended():
+    """A request a second of 300 and 100 tokens ends; from the 31st on prompts have 3,000 tokens, and none of these ends."""
+
+    def run(*, counted: bool) -> LongView:
+        model, views, tokens = QosModel(), [], 0
+        for arrived in range(1, 41):
+            now_s, tokens = 1000.0 + arrived, tokens + (300 if arrived <= 30 else 3000)
+            ended = min(arrived, 30)
+            if arrived <= 30:
+                model.complete(completion(ended, now_s), now_s)
+            told = {"arrived_prompt_tokens_total": tokens} if counted else {}
+            views += model.observe(snapshot(now_s, arrived=arrived, ended=ended, queued=arrived - ended, **told), now_s)
+        return [view for view in views if isinstance(view, LongView)][-1]
+
+    # Ten of some forty scores are of the long prompts, of which few tokens are served: more than 300 of 3,400 a second are asked for.
+    assert run(counted=True).mismatch > 2.0 * run(counted=False).mismatch
+
+
 def test_a_completion_far_ahead_of_the_snapshots_leaves_no_trace_elsewhere():
     """The bus is 100 s behind and a completion is stamped now: the windows move past the snapshots, which count when time has caught up."""
     model, views = QosModel(), []

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmas.controller.control.agent_scores import HELD_LEAST, LOSS_MOST, PROOF_LEAST, WINDOW, AgentScores, Contest, shape_of
+from hmas.controller.control.estimates import covered_upper
 from hmas.controller.core.types import Estimates, Slo
 
 SLO = Slo(ttft_ms=1000, tpot_ms=50)
@@ -60,6 +61,22 @@ def test_lengths_may_hold_back_only_where_they_have_covered_answers_of_that_shap
     for _ in range(10):
         scores.answered("one message", lengths(100, 300), lengths(128, 1024), 900)
     assert not scores.proven("one message")
+
+
+def test_a_forecast_that_answers_outgrow_is_covered_by_the_history_where_nothing_is_judged():
+    scores = AgentScores(judging=False)
+    forecast, history = lengths(100, 300), lengths(128, 1024)
+    assert not scores.inconsistent("one message")
+    for _ in range(PROOF_LEAST):
+        scores.answered("one message", forecast, history, 120)
+    assert not scores.inconsistent("one message")
+    assert covered_upper(forecast, history, inconsistent=False) == 300.0
+    for _ in range(10):
+        scores.answered("one message", forecast, history, 900)
+    assert scores.proven("one message")
+    assert scores.inconsistent("one message")
+    assert covered_upper(forecast, history, inconsistent=True) == 1024.0
+    assert covered_upper(history, forecast, inconsistent=True) == 1024.0
 
 
 def test_costs_are_judged_by_what_was_measured():

@@ -56,6 +56,7 @@ class SystemSnapshot(Message, frozen=True, tag="system"):
         queued_long: Waiting requests on the slow side of the two-lane threshold.
         overdue: Waiting requests that can no longer meet their TTFT target, as determined by the scheduler.
         arrived_total, dispatched_total, ended: Counters since the gateway started; `ended` by outcome.
+        arrived_prompt_tokens_total: Prompt tokens of the requests that arrived since then; 0 if the gateway does not count them.
         forced: Names of the settings that operators force (`policy`; `knobs` and `budget` of all instances, `knobs:INSTANCE` of one), so
             that agents do not try to change them.
         cost_threshold: Cost in tokens above which requests are currently put behind others (policy `robust-edf`); 0 if none are.
@@ -75,3 +76,4 @@ class SystemSnapshot(Message, frozen=True, tag="system"):
     instances: list[InstanceView]
     forced: list[str] = field(default_factory=list)
     cost_threshold: float = 0.0
+    arrived_prompt_tokens_total: int = 0

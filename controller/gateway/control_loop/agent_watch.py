@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hmas.controller.control.agent_scores import BOUNDS, COSTS, LENGTHS, WINDOWS, AgentScores, Standing
-from hmas.controller.control.estimates import Declared, bounded_forecast, with_cost, with_features, within_targets
+from hmas.controller.control.estimates import Declared, bounded_forecast, covered_upper, with_cost, with_features, within_targets
 from hmas.controller.control.resolve import STATERA
 from hmas.controller.core.messages import RequestCost, RequestFeatures
 from hmas.controller.core.slo import TargetTable
@@ -93,7 +93,8 @@ class AgentWatch:
             return with_features(now, features, declared, now.output_tokens, now.output_tokens_upper, proven=now.proven)
         forecast = answers.forecast
         if self.scores.proven(answers.shape):
-            return with_features(now, features, declared, forecast.output_tokens, forecast.output_tokens_upper, proven=True)
+            upper = covered_upper(forecast, answers.default, inconsistent=self.scores.inconsistent(answers.shape))
+            return with_features(now, features, declared, forecast.output_tokens, upper, proven=True)
         return with_features(now, features, declared, forecast.output_tokens, now.output_tokens_upper, proven=False)
 
     def with_cost(self, now: Estimates, cost: RequestCost, answers: Answers) -> Estimates:
