@@ -66,7 +66,9 @@ class Readings:
         self._count_engines(snapshot)
         speak = bool(snapshot.instances) and all(has_kv_usage(view, at_s) for view in snapshot.instances)
         before = self._last
-        self._last = last = Reading(at_s, snapshot.queued, snapshot.overdue, snapshot.arrived_total, snapshot.arrived_prompt_tokens_total, *self._served, speak)
+        self._last = last = Reading(
+            at_s, snapshot.queued, snapshot.overdue, snapshot.arrived_total, snapshot.arrived_prompt_tokens_total, *self._served, speak
+        )
         self._readings.add(at_s, last)
         self._readings.prune(at_s)
         if before is None:

@@ -9,7 +9,7 @@ from typing_kit import known
 
 from hmas.controller.core.types import Estimates, Request, Slo
 from hmas.controller.scheduling.policies.registry import make_policy
-from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry, QueuePolicy
 from hmas.testing.queue_script import QueueScript, make_entry
 
 START_S = 1000.0
@@ -288,3 +288,46 @@ def test_two_lane_starves_neither_lane():
         policy.push(made(seq, output=900.0 if seq % 2 else 5.0), START_S)
     first = [known(policy.pop(START_S)) for _ in range(50)]
     assert 8 <= sum(entry.estimates.total_ms > 2500.0 for entry in first) <= 12
+
+
+def lanes(**parameters: float) -> QueuePolicy:
+    """Two lanes, in each of which forty requests wait."""
+    policy = make_policy("two-lane", {"threshold_ms": 2500.0, **parameters})
+    for seq in range(80):
+        policy.push(made(seq, output=900.0 if seq % 2 else 5.0), START_S)
+    return policy
+
+
+def is_slow(entry: QueueEntry) -> bool:
+    return entry.estimates.total_ms > 2500.0
+
+
+def test_the_gates_of_two_lanes_divide_time():
+    policy = lanes(gate_ms=1000.0, fast_share=0.7)
+    found = [is_slow(known(policy.pop(100.0 + step / 20.0))) for step in range(40)]
+    assert found == 2 * (14 * [False] + 6 * [True])
+
+
+def test_a_lane_at_its_bound_lets_the_other_go_first():
+    policy = lanes(slow_running=2.0)
+    first = [known(policy.pop(START_S)) for _ in range(20)]
+    assert sum(map(is_slow, first)) == 2
+    # A request that ends, or is put back, frees its place.
+    ended = next(entry for entry in first if is_slow(entry))
+    policy.on_finished(ended, 900, START_S)
+    policy.on_finished(ended, 900, START_S)
+    assert sum(is_slow(known(policy.pop(START_S))) for _ in range(10)) == 1
+    # Nothing waits for its lane once nothing of the other waits.
+    rest = [known(policy.pop(START_S)) for _ in range(len(policy))]
+    assert [is_slow(entry) for entry in rest] == 13 * [False] + 37 * [True]
+
+
+def test_a_request_that_is_put_back_holds_no_place_of_its_lane():
+    policy = lanes(slow_running=1.0, fast_running=1.0)
+    popped = [known(policy.pop(START_S)) for _ in range(2)]
+    assert sorted(map(is_slow, popped)) == [False, True]
+    slow = next(entry for entry in popped if is_slow(entry))
+    policy.push(slow, START_S)
+    assert known(policy.pop(START_S)) is slow
+    policy.undo_pop(slow, START_S)
+    assert known(policy.pop(START_S)) is slow

@@ -1,5 +1,6 @@
 """Two lanes, fast and slow, split on predicted service time."""
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import ClassVar
@@ -14,6 +15,8 @@ from hmas.controller.scheduling.policy_base.service_split import FOLLOWS_TRAFFIC
 FAST, SLOW = "fast", "slow"
 _KEEP = 64
 """Pops that can be undone: more than any planning pass looks ahead."""
+_RUNNING_MOST = 10_000
+"""Requests in flight whose lane is known. A lane counts none beyond these, so a request that ends unseen holds no place for good."""
 
 
 class Turn:
@@ -38,8 +41,13 @@ class TwoLane(QueuePolicy):
     lane gets its share to within one or two, and neither starves. A lane that was empty starts level, with no claim to what it did not use;
     once both lanes are empty, both start level.
 
+    Instead of dispatches, gates may divide time (the gate period among the hints of C.1): of each period the fast lane's gate is open for
+    its share, the slow lane's for the rest. And a lane may have a concurrency of its own (3.5). Both bind only while requests of the other
+    lane wait: no request waits for its lane beside a free slot.
+
     Parameters: `threshold_ms`: the split on T_tot, 0 to follow the traffic; `slow_quantile`: the quantile of recent T_tot that the split
-    follows; `fast_share`: the fast lane's share of dispatches while both lanes wait.
+    follows; `fast_share`: the fast lane's share of dispatches, or of time, while both lanes wait; `gate_ms`: the gates' period, 0 for no
+    gates; `fast_running`, `slow_running`: most requests of a lane in flight while the other lane waits, 0 for no bound.
 
     Client priority moves the slack by one second per step.
     """
@@ -47,13 +55,29 @@ class TwoLane(QueuePolicy):
     name: ClassVar[str] = "two-lane"
     summary: ClassVar[str] = "short and long requests in lanes of their own; ends head-of-line blocking by long ones"
     default_parameters: ClassVar[Mapping[str, float]] = MappingProxyType(
-        {"threshold_ms": FOLLOWS_TRAFFIC, "slow_quantile": SLOW_QUANTILE, "fast_share": 0.8}
+        {
+            "threshold_ms": FOLLOWS_TRAFFIC,
+            "slow_quantile": SLOW_QUANTILE,
+            "fast_share": 0.8,
+            "gate_ms": 0.0,
+            "fast_running": 0.0,
+            "slow_running": 0.0,
+        }
     )
     parameter_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType(
-        {"threshold_ms": (0.0, 3_600_000.0), "slow_quantile": (0.05, 0.99), "fast_share": (0.05, 0.95)}
+        {
+            "threshold_ms": (0.0, 3_600_000.0),
+            "slow_quantile": (0.05, 0.99),
+            "fast_share": (0.05, 0.95),
+            "gate_ms": (0.0, 600_000.0),
+            "fast_running": (0.0, 100_000.0),
+            "slow_running": (0.0, 100_000.0),
+        }
     )
     signals: ClassVar[tuple[Signal, ...]] = (SERVICE_TIME, ARRIVAL, TARGETS, OUTPUT_LENGTH, PRIORITY)
-    starvation: ClassVar[str] = "no lane below its share of dispatches; within a lane passed only by requests with less slack"
+    starvation: ClassVar[str] = (
+        "no lane below its share of dispatches (of time with gates, below its bound in flight); in a lane passed only by less slack"
+    )
     complexity: ClassVar[str] = "push, pop, re-key O(log n), removal O(1)"
     source: ClassVar[str] = "H-MAS 3.5, Eq. 5"
 
@@ -65,6 +89,11 @@ class TwoLane(QueuePolicy):
         self._start = {FAST: 0.0, SLOW: 0.0}
         self._virtual = 0.0
         self._recall: Recall[Turn] = Recall(_KEEP)
+        self._gate_ms, self._fast_share = parameters["gate_ms"], parameters["fast_share"]
+        self._bound = {FAST: parameters["fast_running"], SLOW: parameters["slow_running"]}
+        self._bounded = any(self._bound.values())
+        self._lane_of: OrderedDict[str, str] = OrderedDict()
+        self._running = {FAST: 0, SLOW: 0}
 
     @property
     def long_split(self) -> tuple[float, float]:
@@ -81,6 +110,7 @@ class TwoLane(QueuePolicy):
         total_ms = entry.estimates.total_ms
         self._split.learn(total_ms)
         lane = SLOW if self._split.is_long(total_ms) else FAST
+        self._left(entry.request.id)
         self._enter(lane)
         self._lanes[lane].push(entry.request.id, slack_key_s(entry), entry.seq, entry)
 
@@ -97,10 +127,9 @@ class TwoLane(QueuePolicy):
                 self._enter(lane)
             self._lanes[lane].load(items)
 
-    def pop(self, now_s: float) -> QueueEntry | None:  # noqa: ARG002  the contract's argument
+    def pop(self, now_s: float) -> QueueEntry | None:
         """Takes the next entry out of the lane that has the turn, None if both are empty."""
-        fast, slow = self._lanes[FAST], self._lanes[SLOW]
-        lane = SLOW if slow and (not fast or self._start[SLOW] < self._start[FAST]) else FAST
+        lane = self._next(now_s)
         entry = self._lanes[lane].pop()
         if entry is None:
             return None
@@ -108,6 +137,8 @@ class TwoLane(QueuePolicy):
         self._recall.note(entry.request.id, Turn(lane, start, self._virtual))
         self._virtual = max(self._virtual, start)
         self._start[lane] = start + self._charge[lane]
+        if self._bounded:
+            self._runs(entry.request.id, lane)
         return entry
 
     def undo_pop(self, entry: QueueEntry, now_s: float) -> None:
@@ -116,11 +147,16 @@ class TwoLane(QueuePolicy):
         if turn is None:
             self.push(entry, now_s)
             return
+        self._left(entry.request.id)
         lane, charge = turn.lane, self._charge[turn.lane]
         self._lanes[lane].push(entry.request.id, slack_key_s(entry), entry.seq, entry)
         self._start[lane] = turn.start if self._start[lane] == turn.start + charge else self._start[lane] - charge
         if self._virtual == max(turn.virtual, turn.start):
             self._virtual = turn.virtual
+
+    def on_finished(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:  # noqa: ARG002  the contract's arguments
+        """Frees the place of a request that has ended."""
+        self._left(entry.request.id)
 
     def discard(self, request_id: str) -> QueueEntry | None:
         """Takes an entry out by id, None if it is not here."""
@@ -142,6 +178,31 @@ class TwoLane(QueuePolicy):
 
     def __len__(self) -> int:
         return len(self._lanes[FAST]) + len(self._lanes[SLOW])
+
+    def _next(self, now_s: float) -> str:
+        """The lane that has the turn."""
+        if not self._lanes[SLOW]:
+            return FAST
+        if not self._lanes[FAST]:
+            return SLOW
+        if self._bounded:
+            open_lanes = [lane for lane, bound in self._bound.items() if not bound or self._running[lane] < bound]
+            if len(open_lanes) == 1:
+                return open_lanes[0]
+        if self._gate_ms:
+            return FAST if 1000.0 * now_s % self._gate_ms < self._fast_share * self._gate_ms else SLOW
+        return SLOW if self._start[SLOW] < self._start[FAST] else FAST
+
+    def _runs(self, request_id: str, lane: str) -> None:
+        self._lane_of[request_id] = lane
+        self._running[lane] += 1
+        if len(self._lane_of) > _RUNNING_MOST:
+            self._running[self._lane_of.popitem(last=False)[1]] -= 1
+
+    def _left(self, request_id: str) -> None:
+        lane = self._lane_of.pop(request_id, None)
+        if lane is not None:
+            self._running[lane] -= 1
 
     def _enter(self, lane: str) -> None:
         """Gives an empty lane its place in the turns before an entry joins it."""
