@@ -213,10 +213,10 @@ class GatewayOperations:
         return {"models": models, "faults": faults, "fault": fault}
 
     def _instances(self, views: Sequence[InstanceView], now_s: float) -> list[dict[str, Any]]:
-        fleet = self._gateway.fleet
-        return [self._instance(fleet.instances[view.name], view, now_s) for view in views]
+        fleet, good_rps = self._gateway.fleet, self._gateway.completions.good_rps()
+        return [self._instance(fleet.instances[view.name], view, now_s, good_rps.get(view.name, 0.0)) for view in views]
 
-    def _instance(self, instance: Instance, view: InstanceView, now_s: float) -> dict[str, Any]:
+    def _instance(self, instance: Instance, view: InstanceView, now_s: float, good_rps: float) -> dict[str, Any]:
         directive = self._gateway.control.directives.instances[instance.name]
         snapshot = instance.snapshot
         return {
@@ -246,6 +246,9 @@ class GatewayOperations:
             "engine_running": snapshot.running if snapshot is not None else 0,
             "engine_waiting": snapshot.waiting if snapshot is not None else 0,
             "preemptions_total": snapshot.preemptions_total if snapshot is not None else 0,
+            "good_rps": good_rps,
+            "cost_per_hour": instance.config.cost_per_hour,
+            "cost_per_1000_good": instance.config.cost_per_hour / 3.6 / good_rps if good_rps else None,
             "kv_events": None if self._gateway.kv_events is None else self._gateway.kv_events.report(instance.name),
         }
 

@@ -84,6 +84,15 @@ class CompletionRecorder(Observer):
         found = {label: _figures(mine, now_s) for label, mine in self._of_tenant.items()}
         return {label: one for label, one in found.items() if one.ended}
 
+    def good_rps(self) -> dict[str, float]:
+        """Requests within their targets per second, of the last minute, by the instance that served them."""
+        whole = self.recent()
+        met: dict[str, int] = {}
+        for item in self._recent:
+            if item.slo_met:
+                met[item.instance] = met.get(item.instance, 0) + 1
+        return {instance: number / whole.window_s for instance, number in met.items()}
+
     def fairness(self, weight_of: Callable[[str], float]) -> Fairness:
         """How evenly tenants were served over the last minute while they competed; requests that still wait are not included."""
         since_s = self._clock.now_s() - RECENT_S

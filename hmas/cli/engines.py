@@ -56,7 +56,7 @@ def undrain(client: AdminClient, ctx: click.Context, *, name: str, as_json: bool
 def engine_table(document: list[dict[str, Any]]) -> str:
     """A table with one engine per line."""
     head = ["engine", "kind", "state", "in flight", "n_run", "budget", "KV used", "KV fenced", "address", "detail"]
-    rows = [
+    rows: list[tuple[Any, ...]] = [
         (
             item["name"],
             f"{item['kind']} {item['version']}".strip(),
@@ -71,11 +71,15 @@ def engine_table(document: list[dict[str, Any]]) -> str:
         )
         for item in document
     ]
+    further: list[tuple[str, list[str]]] = []
+    if any(item["cost_per_hour"] for item in document):
+        further.append(("cost of 1,000 good", [_cost(item) for item in document]))
     events = [item["kv_events"] for item in document]
     if any(events):
-        head.append("KV events")
-        shown = ["" if one is None else kv_event_words(one) for one in events]
-        return table(head, [(*row, words) for row, words in zip(rows, shown, strict=True)])
+        further.append(("KV events", ["" if one is None else kv_event_words(one) for one in events]))
+    for name, column in further:
+        head.append(name)
+        rows = [(*row, words) for row, words in zip(rows, column, strict=True)]
     return table(head, rows)
 
 
@@ -91,6 +95,13 @@ def _state(item: dict[str, Any]) -> str:
     if item["circuit"] != "closed":
         return "up, one request tries it" if item["circuit"] == "half-open" else f"circuit {item['circuit']}"
     return "draining" if item["draining"] else "up"
+
+
+def _cost(item: dict[str, Any]) -> str:
+    if not item["cost_per_hour"]:
+        return ""
+    cost = item["cost_per_1000_good"]
+    return "none served" if cost is None else f"{cost:.3g}"
 
 
 def _share(value: float | None) -> str:

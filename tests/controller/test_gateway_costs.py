@@ -1,0 +1,36 @@
+"""What a thousand good requests cost on each engine, of which a price is told."""
+
+from pathlib import Path
+
+import pytest
+from gateway_kit import call, chat, running, start_sim
+
+from hmas.cli.engines import engine_table
+from hmas.controller.config.loader import ConfigMistakes, load_config
+from hmas.controller.config.schema import EngineConfig
+
+
+async def test_engines_list_tells_the_cost_of_good_requests(tmp_path: Path):
+    sims = [await start_sim("paid"), await start_sim("free")]
+    engines = [EngineConfig(name=sim.name, url=sim.url, cost_per_hour=3.6 if sim.name == "paid" else 0.0) for sim in sims]
+    async with running(tmp_path, sims=sims, engines_config=engines) as rig:
+        before = engine_table(await call(rig.operator.engines))
+        for number in range(6):
+            assert (await rig.post(chat(f"request {number}", tokens=2))).status == 200
+        listed = {one["name"]: one for one in await call(rig.operator.engines)}
+    assert "none served" in before
+    assert sum(one["good_rps"] for one in listed.values()) == pytest.approx(0.1)
+    # 3.6 an hour are a thousandth a second.
+    assert listed["paid"]["cost_per_1000_good"] == pytest.approx(1.0 / listed["paid"]["good_rps"])
+    assert listed["free"]["cost_per_hour"] == 0.0
+    rows = engine_table(list(listed.values())).splitlines()
+    assert "cost of 1,000 good" in rows[0]
+    assert "cost of 1,000 good" not in engine_table([listed["free"]])
+
+
+@pytest.mark.parametrize("cost", [-1.0, 2e6])
+def test_a_cost_out_of_range_is_refused(tmp_path: Path, cost: float):
+    file = tmp_path / "hmas.yaml"
+    file.write_text(f"engines:\n  - name: a\n    url: http://127.0.0.1:1\n    cost_per_hour: {cost}\n")
+    with pytest.raises(ConfigMistakes, match="cost_per_hour"):
+        load_config(str(file), {})
