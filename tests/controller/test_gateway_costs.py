@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from gateway_kit import call, chat, running, start_sim
+from gateway_kit import chat, running, start_sim
+from test_admin_api import call
 
 from hmas.cli.engines import engine_table
 from hmas.controller.config.loader import ConfigMistakes, load_config
