@@ -151,7 +151,7 @@ class EngineConfig(Section, frozen=True):
     ] = None
     cost_per_hour: Annotated[
         float,
-        doc("what it costs, in any currency: `hmas engines list` then shows what a thousand good requests cost there; 0: not told", ge=0, le=1e6),
+        doc("what it costs, in any currency; `hmas engines list` shows what a thousand good requests cost; 0: not told", ge=0, le=1e6),
     ] = 0.0
     kv_events: Annotated[
         KvEventsConfig | None, doc("where it publishes what its prefix cache holds (docs/routing.md); null: routing goes by what was sent")

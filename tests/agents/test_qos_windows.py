@@ -227,8 +227,8 @@ def test_long_prompts_show_as_mismatch_before_one_of_them_has_ended():
             views += model.observe(snapshot(now_s, arrived=arrived, ended=ended, queued=arrived - ended, **told), now_s)
         return [view for view in views if isinstance(view, LongView)][-1]
 
-    # Ten of some forty scores are of the long prompts, of which few tokens are served: more than 300 of 3,400 a second are asked for.
-    assert run(counted=True).mismatch > 2.0 * run(counted=False).mismatch
+    # A few of some thirty scores see 3,100 tokens a second asked for instead of 400.
+    assert run(counted=True).mismatch > run(counted=False).mismatch + 1.0
 
 
 def test_a_completion_far_ahead_of_the_snapshots_leaves_no_trace_elsewhere():
