@@ -149,10 +149,7 @@ class EngineConfig(Section, frozen=True):
     fence_margin: Annotated[
         Annotated[float, Meta(ge=0, lt=1)] | None, doc("delta_frag of Eq. 2 for this engine; null: that of scheduler")
     ] = None
-    cost_per_hour: Annotated[
-        float,
-        doc("what it costs, in any currency; `hmas engines list` shows what a thousand good requests cost; 0: not told", ge=0, le=1e6),
-    ] = 0.0
+    cost_per_hour: Annotated[float, doc("its price, for the cost of good requests in `hmas engines list`; 0: not told", ge=0, le=1e6)] = 0.0
     kv_events: Annotated[
         KvEventsConfig | None, doc("where it publishes what its prefix cache holds (docs/routing.md); null: routing goes by what was sent")
     ] = None
