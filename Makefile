@@ -303,7 +303,7 @@ ablate-agents: $(VENV)/.core  ## what they are worth to the scheduler, in simula
 	OMP_NUM_THREADS=1 $(BIN)/hmas-lab agents --simulate --net build/agents/lengths $(PAPER_ROW)
 	$(BIN)/hmas-lab agents --page docs/agents-ablation.md --paper-row --out build/agents/row
 
-PAPER_ROW := --ways hmas,paper --beliefs "none,fixed rules,rules,trained" --loads 0.7,0.85,1,1.2 --seeds 3 --out build/agents/row
+PAPER_ROW := --ways hmas,paper --beliefs "none,fixed rules,rules,trained" --loads 0.5,0.7,0.85,1,1.2 --seeds 3 --out build/agents/row
 
 lab-hmas: $(COMPILED)/.ready  ## H-MAS's evaluation in simulation, beside the paper's figures (HMAS_DATA_DIR for Azure's trace); writes build/lab/hmas.json and docs/results-hmas.md
 	OMP_NUM_THREADS=1 PYTHONPATH=$(COMPILED) $(BIN)/python -P -m hmas_lab paper

@@ -37,7 +37,7 @@ def test_even_arrivals_have_no_bursts_and_a_burst_is_counted_as_it_came():
 def test_poisson_arrivals_have_a_dispersion_of_one_in_every_window_and_slow_waves_only_in_long_ones():
     rng = np.random.default_rng(3)
     poisson = np.sort(rng.uniform(0.0, 20_000.0, 100_000))
-    assert [dispersion(poisson, 20_000.0, window_s) for window_s in (1.0, 10.0, 60.0)] == pytest.approx([1.0, 1.0, 1.0], abs=0.15)
+    assert [dispersion(poisson, 20_000.0, window_s) for window_s in (1.0, 10.0, 60.0)] == pytest.approx([1.0, 1.0, 1.0], abs=0.3)
     fast, slow_half = rng.uniform(0.0, 10_000.0, 80_000), rng.uniform(10_000.0, 20_000.0, 20_000)
     wave = np.sort(np.concatenate([fast, slow_half]))
     assert dispersion(wave, 20_000.0, 1.0) < 4.0

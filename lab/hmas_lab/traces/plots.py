@@ -44,8 +44,9 @@ def _over_time(path: Path, series: Document) -> None:
             top.plot(np.arange(len(rates)) / 60.0, rates, linewidth=0.5, color="C0")
             top.axhline(rates.mean(), color="0.2", linewidth=0.9, linestyle="--")
             top.set_title(name, fontsize=9)
-            shares = [(minute + 0.5, share) for minute, share in enumerate(one["long"]) if share is not None]
-            bottom.plot([at for at, _ in shares], [share for _, share in shares], marker="o", markersize=2.5, linewidth=1.0, color="C3")
+            # The line breaks where a minute says nothing.
+            shares = [np.nan if share is None else share for share in one["long"]]
+            bottom.plot(np.arange(len(shares)) + 0.5, shares, marker="o", markersize=2.5, linewidth=1.0, color="C3")
             bottom.set_ylim(0.0, 1.0)
             bottom.set_xlabel("minutes")
         grid[0][0].set_ylabel("requests in a second")
@@ -82,11 +83,11 @@ def _lengths(path: Path, document: Document) -> None:
 
 def _by_task(axes: Axes, tasks: Mapping[str, Any]) -> None:
     """Medians of both lengths, and the line from the 5th to the 95th percentile."""
-    for shift, key, colour in ((-0.16, "prompt", "C0"), (0.16, "output", "C1")):
+    for shift, key, words, colour in ((-0.16, "prompt", "prompt", "C0"), (0.16, "output", "answer", "C1")):
         places = [number + shift for number in range(len(tasks))]
         found = [one[key] for one in tasks.values()]
         axes.hlines(places, [max(1.0, low) for low, _, _ in found], [high for _, _, high in found], color=colour, linewidth=1.3)
-        axes.plot([max(1.0, middle) for _, middle, _ in found], places, "o", markersize=3.5, color=colour, label=key)
+        axes.plot([max(1.0, middle) for _, middle, _ in found], places, "o", markersize=3.5, color=colour, label=words)
     axes.set_xscale("log")
     axes.set_yticks(range(len(tasks)), list(tasks), fontsize=7)
     axes.invert_yaxis()
