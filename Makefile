@@ -15,7 +15,7 @@ COMPILED := build/compiled
 # Python keeps what it has compiled, whatever the environment says: else each worker and each process of a test compiles every source anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-mqtt test-long test-lab test-install test-clients setup-clients lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler setup-train test-train eval-agents eval-pretrained bench-agents bench-qos ablate-agents lab-hmas lab-paper-preset lab-heteroserve lab-prefix lab-prefix-live lab-live lab-statera bench-twin bench-bad-requests bench-outside bench-frontdoor bench-frontdoor-quick bench-tenants setup-smollm2 lab-intents abuse
+.PHONY: help demo test test-mqtt test-long test-lab test-install test-clients setup-clients lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler setup-train test-train eval-agents eval-pretrained bench-agents bench-qos ablate-agents lab-hmas lab-paper-preset lab-heteroserve lab-prefix lab-prefix-live lab-traces lab-live lab-statera bench-twin bench-bad-requests bench-outside bench-frontdoor bench-frontdoor-quick bench-tenants setup-smollm2 lab-intents abuse
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s $$'\t'
@@ -300,10 +300,15 @@ ablate-agents: $(VENV)/.core  ## what they are worth to the scheduler, in simula
 	OMP_NUM_THREADS=1 $(BIN)/hmas train lengths --data build/agents/data/answers.jsonl.gz --out build/agents/lengths
 	OMP_NUM_THREADS=1 $(BIN)/hmas-lab agents --simulate --net build/agents/lengths
 	$(BIN)/hmas-lab agents --page docs/agents-ablation.md
+	OMP_NUM_THREADS=1 $(BIN)/hmas-lab agents --simulate --net build/agents/lengths $(PAPER_ROW)
+	$(BIN)/hmas-lab agents --page docs/agents-ablation.md --paper-row --out build/agents/row
+
+PAPER_ROW := --ways hmas,paper --beliefs "none,fixed rules,rules,trained" --loads 0.5,0.7,0.85,1,1.2 --seeds 3 --out build/agents/row
 
 lab-hmas: $(COMPILED)/.ready  ## H-MAS's evaluation in simulation, beside the paper's figures (HMAS_DATA_DIR for Azure's trace); writes build/lab/hmas.json and docs/results-hmas.md
 	OMP_NUM_THREADS=1 PYTHONPATH=$(COMPILED) $(BIN)/python -P -m hmas_lab paper
 	$(BIN)/hmas-lab paper --page docs/results-hmas.md
+	$(BIN)/hmas-lab paper --page docs/results-hmas.md --shapes
 
 lab-paper-preset: $(COMPILED)/.ready  ## the paper's own system beside the default, and each part of the difference, in simulation; writes build/lab/paper-preset.json and docs/paper.md (ten minutes on one core)
 	OMP_NUM_THREADS=1 PYTHONPATH=$(COMPILED) $(BIN)/python -P -m hmas_lab paper-preset
@@ -312,6 +317,11 @@ lab-paper-preset: $(COMPILED)/.ready  ## the paper's own system beside the defau
 lab-heteroserve: $(COMPILED)/.ready  ## HeteroServe's evaluation with the product's routers, in simulation; writes build/lab/heteroserve.json and docs/results-heteroserve.md (a quarter of an hour on one core)
 	OMP_NUM_THREADS=1 PYTHONPATH=$(COMPILED) $(BIN)/python -P -m hmas_lab heteroserve
 	$(BIN)/hmas-lab heteroserve --page docs/results-heteroserve.md
+
+lab-traces: $(VENV)/.core  ## what the recorded traces are like (HMAS_DATA_DIR): bursts, drift, lengths, targets; writes build/lab/traces.json and docs/traces.md (a minute)
+	$(DATA_NEEDED)
+	$(BIN)/hmas-lab traces
+	$(BIN)/hmas-lab traces --page docs/traces.md
 
 lab-prefix-live: $(VENV)/.core $(VLLM_VENV)/.ready setup-smollm2 setup-peers  ## the same live: two real vLLM behind those routers; writes build/lab/prefix-live.json and docs/results-prefix.md (half an hour on a quiet machine)
 	$(BIN)/hmas-lab prefix-live

@@ -6,7 +6,8 @@ HMAS_DATA_DIR=... python lab/benchmarks/eval_agents.py --page docs/agents.md   #
 
 `task`: the shipped tagger, the rules and TF-IDF with logistic regression on the test part of the typed prompts: split by groups of twins,
 in the same shares in every source. Without the text, too, as where prompts may not leave the gateway. `sources`: trained again without a
-source, judged on it; needs torch (`make eval-agents` runs in build/train). `lengths`: quantiles on real outputs of many models, beside the
+source, judged on it; needs torch (`make eval-agents` runs in build/train). `targets`: how far the TTFT and TPOT targets that follow from
+task type and importance are from the true ones. `lengths`: quantiles on real outputs of many models, beside the
 moving histogram by prompt length (AIBrix), the model's mean and TF-IDF. `prediction`: LLM-Pilot, by rows, by unseen load, by unseen GPU.
 `pretrained` runs only where it is named: the models in `--model`, as `task` judges the shipped one.
 """
@@ -27,7 +28,7 @@ from typing import Any
 import msgspec
 import numpy as np
 from eval_plots import draw_all
-from eval_tables import body
+from eval_tables import BLOCKS
 from hmas_lab.lengths.judge import judge
 from hmas_lab.llm_pilot.evaluation import actual, cross_validate, evaluate_files, quantities
 from hmas_lab.llm_pilot.files import load_profile_model
@@ -37,6 +38,7 @@ from hmas_lab.result_files import write_result
 from hmas_lab.training.answers import answers_of, gather, read_multi_model
 from hmas_lab.training.recipe import recipe_sha256
 from hmas_lab.training.shapes import evaluate_shapes
+from hmas_lab.training.targets import evaluate_targets
 from hmas_lab.training.typed import PROMPTS_FILE, load, own_rows, typed_rows
 
 from hmas.agents.model_store.card import file_sha256, read_card
@@ -97,6 +99,21 @@ def task(data: Path, _options: argparse.Namespace) -> dict[str, Any]:
     for name, one in found["contenders"].items():
         say(f"task, {name}: accuracy {one['accuracy']:.4f}, macro-F1 {one['macro_f1']:.4f}, ECE {one['ece']:.4f}")
     return found
+
+
+def targets(data: Path, _options: argparse.Namespace) -> dict[str, Any]:
+    """Targets on the test part: their errors against those of the true task types, by reader, and by shape of request."""
+    _, test = test_rows(data)
+    shipped, rules = reader_of("shipped"), reader_of("rules")
+    found = {
+        "shipped": evaluate_targets(shipped, test),
+        "rules": evaluate_targets(rules, test),
+        "shipped, no text": evaluate_targets(shipped, test, features_only=True),
+        "no reader": evaluate_targets(None, test),
+    }
+    for name, one in found.items():
+        say(f"targets, {name}: MAE {one.ttft_mae_ms:.1f} ms of TTFT, {one.tpot_mae_ms:.2f} ms of TPOT, {one.exact:.1%} exact")
+    return {"rows": len(test), "who": msgspec.to_builtins(found), "shapes": evaluate_shapes(shipped, test)}
 
 
 def tfidf(train: list[Row], test: list[Row]) -> dict[str, Any] | None:
@@ -214,7 +231,7 @@ def _sample(rows: Any, model: Any, most: int = 1500) -> dict[str, Any]:
 
 
 PARTS: Mapping[str, Callable[[Path, argparse.Namespace], dict[str, Any]]] = MappingProxyType(
-    {"task": task, "lengths": lengths, "prediction": prediction, "sources": sources, "pretrained": pretrained}
+    {"task": task, "targets": targets, "lengths": lengths, "prediction": prediction, "sources": sources, "pretrained": pretrained}
 )
 
 
@@ -242,8 +259,12 @@ def main() -> None:
         document = json.loads(options.out.read_text())
         text = options.page.read_text(encoding="utf-8")
         plots = draw_all(document, options.page.parent / "img")
-        options.page.write_text(between(text, "eval", body(document, plots), options.page), encoding="utf-8")
-        say(f"{options.page}: written from {options.out}; plots: {', '.join(plots.values())}")
+        # A block of which no part was measured stays as it is on the page.
+        blocks = {kind: body for kind, (parts, body) in BLOCKS.items() if any(part in document for part in parts)}
+        for kind, body in blocks.items():
+            text = between(text, kind, body(document, plots), options.page)
+        options.page.write_text(text, encoding="utf-8")
+        say(f"{options.page}: {', '.join(blocks)} written from {options.out}; plots: {', '.join(plots.values())}")
         return
     named = os.environ.get("HMAS_DATA_DIR")
     if not named:

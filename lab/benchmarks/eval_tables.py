@@ -1,12 +1,15 @@
 """What `eval_agents.py` found, as the section of docs/agents.md that is made from it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from hmas_lab.tables import grid
 from hmas_lab.training.answers import NOT_PERMISSIVE
 
 PAPER_ACCURACY = 0.942
+PAPER_TTFT_MAE_MS, PAPER_TPOT_MAE_MS = 18.5, 3.2
+"""Of H-MAS Table 5, targets."""
 GOAL_UNSEEN = 0.85
 GOAL_ECE = 0.05
 GOAL_COVERAGE = 0.02
@@ -14,16 +17,43 @@ LEVELS_SHOWN = (0.5, 0.9, 0.95)
 Document = Mapping[str, Any]
 
 
-def body(document: Document, plots: Mapping[str, str]) -> str:
-    """All that there is, in Markdown."""
+def _body(document: Document, plots: Mapping[str, str]) -> str:
+    """All that there is of the block `eval`, in Markdown."""
     parts = []
     for name, section in (("task", _task), ("sources", _sources), ("lengths", _lengths), ("prediction", _prediction)):
         if name in document:
             parts.append(section(document[name], plots))
-    missing = [name for name in ("task", "sources", "lengths", "prediction") if name not in document]
+    missing = [name for name in EVAL_PARTS if name not in document]
     if missing:
         parts.append(f"Not measured in this run: {', '.join(missing)}.")
     return "\n\n".join(parts)
+
+
+def _targets(document: Document, _plots: Mapping[str, str]) -> str:
+    found = document["targets"]
+    keys = ("ttft_mae_ms", "tpot_mae_ms")
+    rows = [
+        (name, *(f"{one[key]:.1f}" for key in keys), *(f"{one[key]:.1%}" for key in ("exact", "stricter", "looser")))
+        for name, one in found["who"].items()
+    ]
+    rows.append(("paper (Qwen3-1.7B, its own data)", f"{PAPER_TTFT_MAE_MS:g}", f"{PAPER_TPOT_MAE_MS:g}", "", "", ""))
+    shapes = [
+        (name, str(one["n"]), f"{one['accuracy']:.1%}", f"{one['unknown']:.1%}", *(f"{one[key]:.1f}" for key in keys))
+        for name, one in found["shapes"].items()
+    ]
+    head = ("TTFT target, MAE ms", "TPOT target, MAE ms")
+    return "\n\n".join(
+        [
+            (
+                f"{found['rows']} prompts of the test part, sent as real bodies and read by the gateway's parser; targets at a scale of 1. "
+                "`no reader` has the middle of the table for all requests. `stricter` and `looser`: share of requests with a TTFT target "
+                "below and above the true one."
+            ),
+            grid(("who", *head, "both exact", "stricter", "looser"), rows),
+            "The shipped reader by shape of request, on a part of these prompts:",
+            grid(("shape", "n", "type right", "unknown", *head), shapes),
+        ]
+    )
 
 
 def _task(found: Document, plots: Mapping[str, str]) -> str:
@@ -258,6 +288,13 @@ def _against(value: float | None, goal: float) -> str:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
+
+
+EVAL_PARTS = ("task", "sources", "lengths", "prediction")
+BLOCKS: Mapping[str, tuple[tuple[str, ...], Callable[[Document, Mapping[str, str]], str]]] = MappingProxyType(
+    {"eval": (EVAL_PARTS, _body), "targets": (("targets",), _targets)}
+)
+"""By the name of its markers on the page: the parts that a block needs, and what makes it."""
 
 
 def image(plots: Mapping[str, str], name: str, words: str) -> str:

@@ -28,10 +28,7 @@ def write_page(page: Path, results: Path, bodies: Mapping[str, Body], *, command
     Raises:
         StudyError: There are no results, a result cannot be read, or the page lacks a pair of markers.
     """
-    try:
-        text = page.read_text(encoding="utf-8")
-    except OSError as error:
-        raise StudyError(f"{page}: {error.strerror}") from error
+    text = _read(page)
     written = []
     for kind, body in bodies.items():
         path = results / f"{kind}.json"
@@ -42,6 +39,26 @@ def write_page(page: Path, results: Path, bodies: Mapping[str, Body], *, command
         raise StudyError(f"{results} holds none of {', '.join(f'{kind}.json' for kind in bodies)}; run `{command}` first")
     page.write_text(text, encoding="utf-8")
     return written
+
+
+def write_section(page: Path, kind: str, body: str) -> None:
+    """Puts one body between the kind's markers of the page.
+
+    Raises:
+        StudyError: The page cannot be read or written, or lacks the pair of markers.
+    """
+    text = between(_read(page), kind, body, page)
+    try:
+        page.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StudyError(f"{page}: {error.strerror}") from error
+
+
+def _read(page: Path) -> str:
+    try:
+        return page.read_text(encoding="utf-8")
+    except OSError as error:
+        raise StudyError(f"{page}: {error.strerror}") from error
 
 
 def between(text: str, kind: str, body: str, page: Path) -> str:

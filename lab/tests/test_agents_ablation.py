@@ -10,13 +10,14 @@ from hmas_lab.agents import simulate
 from hmas_lab.agents.asked import MAX_TOKENS, read_pool, write_without
 from hmas_lab.agents.beliefs import Oracle
 from hmas_lab.agents.makers import make_believer
-from hmas_lab.agents.page import write_page
+from hmas_lab.agents.masking import masking
+from hmas_lab.agents.page import write_page, write_paper_row
 from hmas_lab.agents.requests import draw, truths
 from hmas_lab.agents.rows import KeptRows
 from hmas_lab.agents.run import run
-from hmas_lab.agents.settings import WAYS, AblationSettings, read_beliefs, read_ways
+from hmas_lab.agents.settings import WAYS, AblationSettings, read_beliefs, read_ways, way_of
 from hmas_lab.agents.simulate import SimulatedAblation
-from hmas_lab.agents.tables import simulated_tables, simulated_verdicts
+from hmas_lab.agents.tables import masking_table, paper_table, simulated_tables, simulated_verdicts
 from hmas_lab.cli import main
 from typing_kit import known
 
@@ -221,6 +222,64 @@ def test_the_page_holds_tables_and_words_between_its_markers(document, tmp_path)
         write_page(page, tmp_path)
     with pytest.raises(StudyError, match=r"holds none of live\.json, simulated\.json"):
         write_page(page, tmp_path / "nothing")
+
+
+def test_rules_that_learn_nothing_say_the_same_after_any_number_of_answers(pool):
+    fleet = read_fleet("1xa100-qwen3-8b")
+    spec = ArrivalSpec(mean_rps=4.0, duration_s=40.0)
+    requests = draw(pool, load_mixture()[0], spec, seed=1, slo_scale=1.0, model=fleet.model())
+    lengths = {}
+    for belief in ("fixed rules", "rules"):
+        believer = make_believer(belief, by_id(requests), 1.0)
+        made = run(requests, fleet, WAYS["sjf"], believer, answer_s=0.01, slo_scale=1.0)
+        assert {one.outcome for one in made.results} == {"completed"}
+        lengths[belief] = {made.said[one.request.id].output_tokens for one in requests if one.truth.task is QA}
+    assert len(lengths["fixed rules"]) == 1
+    assert len(lengths["rules"]) > 5
+
+
+def test_the_paper_s_own_system_is_a_way():
+    paper = way_of("paper")
+    assert (paper.policy, paper.steered, paper.admission.tpot_guard, paper.agents["statera_law"]) == ("sjf", True, 0.0, "paper")
+    assert way_of("hmas") is WAYS["hmas"]
+    assert read_ways("") == (*WAYS, "paper")
+
+
+def test_dispatches_are_told_apart_by_whether_the_answer_had_come(pool):
+    requests = stream(pool)
+    made = run(requests, read_fleet("1xdemo-small"), WAYS["fcfs"], None, answer_s=0.01, slo_scale=0.2)
+    waits = [0.0, 0.0, 4.0, 10.0, 900.0, -1.0]
+    waited = enumerate(zip(made.results, waits, strict=False))
+    results = [msgspec.structs.replace(one, at_s=float(number), queue_ms=wait) for number, (one, wait) in waited]
+    assert masking(results, warmup_s=0.0, answer_s=0.01) == pytest.approx({"at_once": 0.4, "before_answer": 0.2, "masked": 0.4})
+    assert masking(results, warmup_s=1.5, answer_s=1.0) == pytest.approx({"at_once": 0.0, "before_answer": 1.0, "masked": 0.0})
+    assert masking(results[-1:], warmup_s=0.0, answer_s=0.01) == {}
+
+
+def test_table_2_s_row_and_masking_have_a_section_of_their_own(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(simulate, "held_out", lambda _folder: lambda _row: True)
+    settings = msgspec.structs.replace(TINY, beliefs=("fixed rules", "rules", "trained"), ways=("hmas", "paper"), loads=(0.5, 1.5))
+    document = SimulatedAblation(data, settings, on_cores(1), lambda _text: None).run()
+    assert document["broken"] == []
+    assert {ground["window"] for ground in document["grounds"]} == {0}
+    (tmp_path / "simulated.json").write_text(json.dumps(document))
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- paper-row:begin -->\nold\n<!-- paper-row:end -->\nafter\n")
+    assert write_paper_row(page, tmp_path) == ["paper-row"]
+    text = page.read_text()
+    assert "\nold\n" not in text
+    assert "(agents-masking.svg)" in text
+    assert (tmp_path / "agents-masking.svg").read_bytes().startswith(b"<?xml")
+    rows = paper_table(document).rows
+    wanted = [(load, way, one) for load in ("0.5", "1.5") for way in ("hmas", "paper") for one in ("rules", "fixed rules")]
+    assert [row[:3] for row in rows[:-1]] == wanted
+    assert rows[-1][3:7] == ("0.28", "3.95", "0.88", "0.74")
+    place = next(one for one in document["summary"] if (one["load"], one["way"]) == (1.5, "paper"))
+    by_belief = {one["belief"]: one for one in place["beliefs"]}
+    assert rows[6][6] == f"{by_belief['rules']['goodput_rps']['mean'] / by_belief['trained']['goodput_rps']['mean']:.2f}"
+    shares = {row[:2]: [float(cell.rstrip("%")) for cell in row[2:5]] for row in masking_table(document).rows}
+    assert all(sum(found) == pytest.approx(100.0, abs=0.2) for found in shares.values())
+    assert shares["0.5", "hmas"][0] > shares["1.5", "hmas"][0]
 
 
 @pytest.mark.parametrize(("read", "text", "said"), [(read_beliefs, "rules,guess", "beliefs: guess"), (read_ways, "lifo", "ways: lifo")])

@@ -8,8 +8,9 @@ import pytest
 from hmas_lab.cli import main
 from hmas_lab.paper import rows as rows_module
 from hmas_lab.paper.arms import ARMS, DEFAULT, FEW, FIXED, LIGHTLLM, NO_META, PRODUCT, SGLANG, STRONG, policy_of
-from hmas_lab.paper.page import PLOTS, write_page
+from hmas_lab.paper.page import PLOTS, SHAPE_PLOTS, write_page, write_shapes
 from hmas_lab.paper.plots import draw_all
+from hmas_lab.paper.radar import RADAR, SYSTEMS, radar_shares, radar_table
 from hmas_lab.paper.rows import kept_rows
 from hmas_lab.paper.scenarios import ABLATED, SCENARIOS
 from hmas_lab.paper.scenarios import FEW as FEW_SCENARIOS
@@ -164,6 +165,32 @@ def test_the_page_shows_every_goal_and_the_plots(whole, tmp_path):
     before = {name: (tmp_path / f"{name}.svg").read_bytes() for name in drawn}
     draw_all(tmp_path, document)
     assert before == {name: (tmp_path / f"{name}.svg").read_bytes() for name in drawn}
+
+
+def test_radars_and_courses_have_a_section_of_their_own(whole, tmp_path):
+    document, _ = whole
+    write_result(tmp_path / "hmas.json", document)
+    page = tmp_path / "results.md"
+    page.write_text("before\n<!-- hmas-shapes:begin -->\nold\n<!-- hmas-shapes:end -->\nafter\n")
+    assert write_shapes(page, tmp_path) == ["hmas-shapes"]
+    text = page.read_text()
+    assert "\nold\n" not in text
+    assert [name for name in SHAPE_PLOTS if f"({name}.svg)" in text] == list(SHAPE_PLOTS)
+    place = next(one for one in document["summary"] if one["scenario"] == "load-50")
+    shares = radar_shares(place)
+    assert list(shares) == list(SYSTEMS)
+    for number, figure in enumerate(RADAR):
+        mine = [one[number] for one in shares.values()]
+        assert max(mine) == 1.0
+        best = list(shares)[mine.index(1.0)]
+        figures = {arm: place["arms"][arm]["figures"][figure]["mean"] for arm in SYSTEMS}
+        assert figures[best] == max(figures.values())
+    assert [row[:2] for row in radar_table(document).rows] == [("load-50", arm) for arm in SYSTEMS]
+    drawn = (tmp_path / "hmas-radar.svg").read_text()
+    assert all(f">{words}<" in drawn for words in (*RADAR.values(), *SYSTEMS))
+    write_result(tmp_path / "hmas.json", document | {"summary": [one for one in document["summary"] if one["scenario"] != "load-50"]})
+    with pytest.raises(StudyError, match="holds none of the scenarios load-30"):
+        write_shapes(page, tmp_path)
 
 
 def test_a_run_that_the_checker_objects_to_is_told_and_fails(monkeypatch, tmp_path, capsys):

@@ -74,6 +74,13 @@ class Believer:
         return self.perception.perceive(notice, now_s)
 
 
+class FixedBeliever(Believer):
+    """The same, but nothing is learnt from how requests end: lengths and speeds stay as they were at the start."""
+
+    def learn(self, completion: Completion) -> None:
+        """Leaves everything as it is."""
+
+
 class Oracle(Believer):
     """The same, put right by one who knows.
 

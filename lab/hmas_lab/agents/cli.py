@@ -11,11 +11,11 @@ from hmas.planning.backends import on_cores
 from hmas_lab.agents.asked import read_pool, write_without
 from hmas_lab.agents.held_out import held_out
 from hmas_lab.agents.live_vllm import ablate_on_vllm, seconds_of
-from hmas_lab.agents.page import write_page
+from hmas_lab.agents.page import write_page, write_paper_row
 from hmas_lab.agents.rows import KeptRows
 from hmas_lab.agents.settings import AblationSettings, read_beliefs, read_ways
 from hmas_lab.agents.simulate import SimulatedAblation
-from hmas_lab.agents.tables import live_table, short_table, simulated_tables
+from hmas_lab.agents.tables import live_table, masking_table, paper_table, short_table, simulated_tables
 from hmas_lab.demo_vllm.settings import FieldSettings
 from hmas_lab.onvllm.cli import engine_options, page_option
 from hmas_lab.page import LIVE, SIMULATED
@@ -48,10 +48,11 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 @click.option("--training-data", type=click.Path(file_okay=False, path_type=Path), help="Run nothing: write what a model may see to here.")
 @click.option("--workers", type=click.IntRange(1, 256), default=2, show_default=True, help="Simulation: processes.")
 @page_option
+@click.option("--paper-row", is_flag=True, help="With --page: only Table 2's last row and latency masking, into their own section.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("build/agents"), show_default=True, help="Results.")
 @json_option
 @click.pass_context
-def agents(ctx: click.Context, /, *, page: Path | None, simulate: bool, out: Path, as_json: bool, **options: Any) -> None:
+def agents(ctx: click.Context, /, *, page: Path | None, paper_row: bool, simulate: bool, out: Path, as_json: bool, **options: Any) -> None:
     """Compare what the scheduler is told: nothing, rules and statistics, the trained models, the truth.
 
     The requests are real prompts that the shipped tagger was not trained on, with the lengths of real models' answers. All beliefs meet the
@@ -67,6 +68,8 @@ def agents(ctx: click.Context, /, *, page: Path | None, simulate: bool, out: Pat
       hmas-lab agents --simulate --ways hmas --beliefs rules,trained,oracle --seeds 10
       hmas-lab agents --training-data build/agents/data
       hmas-lab agents --page docs/agents-ablation.md
+      hmas-lab agents --simulate --ways hmas,paper --beliefs "fixed rules,rules,trained" --loads 0.7,0.85,1,1.2 --out build/agents/row
+      hmas-lab agents --page docs/agents-ablation.md --paper-row --out build/agents/row
     """  # noqa: D301 - click reads \b as "do not rewrap"
     if options["training_data"] is not None:
         _write_training_data(options["data"], options["training_data"])
@@ -75,11 +78,15 @@ def agents(ctx: click.Context, /, *, page: Path | None, simulate: bool, out: Pat
     if live + simulate + (page is not None) != 1:
         raise click.UsageError("give one of: --vllm-python with --model, --simulate, --page")
     if page is not None:
-        say(f"{page}: written from {out}: {', '.join(write_page(page, out))}")
+        written = write_paper_row(page, out) if paper_row else write_page(page, out)
+        say(f"{page}: written from {out}: {', '.join(written)}")
         return
+    if paper_row:
+        raise click.UsageError("--paper-row says what to write into a page; give --page with it")
     _need_data(options["data"])
     document = _simulated(out, options) if simulate else _live(out, options)
-    tables = [*simulated_tables(document), short_table(document)] if simulate else [live_table(document)]
+    further = (short_table, paper_table, masking_table)
+    tables = [*simulated_tables(document), *(make(document) for make in further)] if simulate else [live_table(document)]
     if as_json:
         say_json(document)
     else:

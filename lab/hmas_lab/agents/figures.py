@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hmas_lab.agents.masking import MASKING
 from hmas_lab.agents.settings import ORACLE, RULES, TRAINED, AblationSettings
 from hmas_lab.compare import mean_half, paired, plain
 
 MEASURES = ("goodput_rps", "goodput_rate", "esg_rate", "ttft_ms_started_p95", "ttft_ms_p95", "tpot_ms_p95", "shed_rate")
-QUALITY = ("task_accuracy", "length_factor")
+QUALITY = ("task_accuracy", "length_factor", *MASKING)
 JUDGED = ("goodput_rps", "esg_rate")
 """Measures by which beliefs are compared in pairs."""
 Rows = Sequence[Mapping[str, Any]]

@@ -14,7 +14,7 @@ from hmas.agents.prediction.model import PredictionModel
 from hmas.agents.prediction.regressor import load_regressor
 from hmas.controller.config.schema import AgentsConfig
 from hmas.controller.core.messages import RequestNotice
-from hmas_lab.agents.beliefs import Believer, Oracle
+from hmas_lab.agents.beliefs import Believer, FixedBeliever, Oracle
 from hmas_lab.agents.requests import Truth
 from hmas_lab.agents.settings import Belief
 from hmas_lab.agents.statistics import RulesAndStatistics
@@ -42,7 +42,7 @@ class ReadOnce:
         return [self._known[prompt] for prompt in prompts]
 
 
-def make_believer(belief: Belief, truth_of: TruthOf, slo_scale: float, net: str = "") -> Believer | None:
+def make_believer(belief: Belief, truth_of: TruthOf, slo_scale: float, net: str = "", *, most_frequent: bool = False) -> Believer | None:
     """The agents of a belief, as at their start; None where nobody speaks.
 
     Args:
@@ -50,6 +50,7 @@ def make_believer(belief: Belief, truth_of: TruthOf, slo_scale: float, net: str 
         truth_of: For oracles.
         slo_scale: The table of targets as the installation has it.
         net: Folder of a length model that stands in for the shipped one, such as one that has not seen the prompts of a run.
+        most_frequent: As in `PerceptionModel`, for the trained models.
 
     Raises:
         ModelError: A model cannot be used.
@@ -62,6 +63,8 @@ def make_believer(belief: Belief, truth_of: TruthOf, slo_scale: float, net: str 
     match belief:
         case "none":
             return None
+        case "fixed rules":
+            return FixedBeliever(rules(), PredictionModel(None))
         case "rules":
             return Believer(rules(), PredictionModel(None))
         case "rules+targets":
@@ -73,7 +76,11 @@ def make_believer(belief: Belief, truth_of: TruthOf, slo_scale: float, net: str 
         case "trained" | "private":
             opened = _opened(net)
             perception = PerceptionModel(
-                min_confidence=confidence, slo_scale=slo_scale, reader=opened.reader, lengths=LengthModel(opened.lengths)
+                min_confidence=confidence,
+                slo_scale=slo_scale,
+                reader=opened.reader,
+                lengths=LengthModel(opened.lengths),
+                most_frequent=most_frequent,
             )
             return Believer(perception, PredictionModel(load_regressor()), shares_prompts=belief != "private")
 

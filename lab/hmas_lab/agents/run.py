@@ -17,7 +17,7 @@ from hmas.controller.simulation.kernel import Control
 from hmas.engines.sim.model import EngineModel
 from hmas.loadgen.results import SIMULATED_OUTCOMES, Result, result_of
 from hmas.loadgen.score import Score, score
-from hmas.planning.case import Case
+from hmas.planning.case import AGENTS, Case
 from hmas.planning.fleet import Fleet
 from hmas.planning.report import LONG_TOKENS
 from hmas.planning.running import build
@@ -64,7 +64,13 @@ def run(requests: Sequence[Asked], fleet: Fleet, way: Way, believer: Believer | 
         slo_scale: The table of targets as the gateway has it configured.
     """
     case = Case(
-        workload="prompts", fleet=fleet, policy=way.policy, admission=way.admission, agents=("statera", "meta") if way.steered else ()
+        workload="prompts",
+        fleet=fleet,
+        policy=way.policy,
+        parameters=way.parameters,
+        admission=way.admission,
+        agents=AGENTS if way.steered else (),
+        meta=way.agents,
     )
     steering = AgentSteering(case)
     history = steering.history = History(TargetTable(scale=slo_scale))

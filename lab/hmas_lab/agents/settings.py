@@ -1,19 +1,24 @@
 """What the ablation of the agents compares, in numbers, and how its options are read."""
 
-from typing import Annotated, Literal, get_args
+from functools import lru_cache
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import Meta
 
+from hmas.controller.config.derived import scheduler_settings
+from hmas.controller.config.loader import load_config
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
 from hmas.controller.scheduling.settings import SHIPPED, SchedulerSettings
 from hmas.planning.case import PRESETS
+from hmas_lab.paper.preset import PAPER, agents_of
 from hmas_lab.simulated_rows import read_names
 
-Belief = Literal["none", "rules", "private", "trained", "rules+targets", "rules+lengths", "oracle"]
+Belief = Literal["none", "fixed rules", "rules", "private", "trained", "rules+targets", "rules+lengths", "oracle"]
 BELIEFS: tuple[Belief, ...] = get_args(Belief)
 ABOUT: dict[Belief, str] = {
     "none": "no agent reads requests: the gateway's own history by tenant and prompt length",
+    "fixed rules": "rules that learn nothing: cue words, one length for each task type, the analytic formula for costs",
     "rules": "rules and statistics: cue words, length histories, the analytic formula for costs",
     "private": "trained models that see no prompt (`gateway.share_prompts: false`)",
     "trained": "the shipped models: tagger, length model, CatBoost costs",
@@ -22,6 +27,7 @@ ABOUT: dict[Belief, str] = {
     "oracle": "true task type, targets and output lengths",
 }
 """Who tells the scheduler what a request is, from nobody to one who knows."""
+FIXED_RULES: Belief = "fixed rules"
 RULES: Belief = "rules"
 TRAINED: Belief = "trained"
 ORACLE: Belief = "oracle"
@@ -34,11 +40,15 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
         policy: The order; where meta steers, the one it starts from.
         admission: What becomes of late requests, whether the fence stands.
         steered: Whether meta and statera steer; without them policy and window stay as they are.
+        parameters: Of the policy.
+        agents: Settings of the agents that differ from the shipped ones.
     """
 
     policy: str
     admission: SchedulerSettings
     steered: bool = False
+    parameters: dict[str, float] = {}
+    agents: dict[str, Any] = {}
 
 
 WAYS: dict[str, Way] = {
@@ -49,6 +59,24 @@ WAYS: dict[str, Way] = {
     "hmas": Way(policy=DEFAULT_POLICY, admission=SHIPPED, steered=True),
 }
 """Static policies with the window that suits FCFS best and late requests shed, and H-MAS as it is shipped."""
+WAY_NAMES = (*WAYS, PAPER)
+
+
+def way_of(name: str) -> Way:
+    """The way of a name: one of `WAYS`, or the paper's own system (the preset `paper`)."""
+    return _paper() if name == PAPER else WAYS[name]
+
+
+@lru_cache(maxsize=1)
+def _paper() -> Way:
+    config = load_config(None, {"HMAS_PRESET": PAPER})
+    return Way(
+        policy=config.scheduler.policy,
+        parameters=dict(config.scheduler.parameters),
+        admission=scheduler_settings(config),
+        steered=True,
+        agents=agents_of(config),
+    )
 
 
 class AblationSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +96,7 @@ class AblationSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     beliefs: tuple[Belief, ...] = BELIEFS
-    ways: tuple[str, ...] = tuple(WAYS)
+    ways: tuple[str, ...] = WAY_NAMES
     fleet: str = "1xa100-qwen3-8b"
     loads: tuple[Annotated[float, Meta(gt=0, le=10)], ...] = (0.7, 0.85, 1.0)
     seeds: Annotated[int, Meta(ge=2, le=100)] = 6
@@ -103,4 +131,4 @@ def read_ways(text: str) -> tuple[str, ...]:
     Raises:
         ConfigError: A name is not known.
     """
-    return read_names("ways", text, tuple(WAYS))
+    return read_names("ways", text, WAY_NAMES)

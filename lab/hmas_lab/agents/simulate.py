@@ -25,10 +25,11 @@ from hmas_lab.agents.asked import Pool, read_pool
 from hmas_lab.agents.figures import summary
 from hmas_lab.agents.held_out import held_out
 from hmas_lab.agents.makers import make_believer
+from hmas_lab.agents.masking import masking
 from hmas_lab.agents.requests import Asked, draw, truths
 from hmas_lab.agents.rows import KeptRows, Row, Task
 from hmas_lab.agents.run import Made, run
-from hmas_lab.agents.settings import ABOUT, WAYS, AblationSettings, Belief, Way
+from hmas_lab.agents.settings import ABOUT, AblationSettings, Belief, Way, way_of
 from hmas_lab.compare import plain
 from hmas_lab.simulated_rows import caps_of, curve_of, rows_of
 
@@ -78,8 +79,9 @@ def _made(task: Task, row: Row) -> Row:
     fleet = fleet.with_window(task.window) if task.window else fleet
     requests = requests_of(task, fleet)
     known = truths(requests)
-    way = OPEN if task.at_once else WAYS[task.way]
-    believer = make_believer(task.belief, lambda notice: known.get(notice.request_id), task.slo_scale, settings.net)
+    way = OPEN if task.at_once else way_of(task.way)
+    frequent = way.agents.get("perception_unknown") == "most-frequent"
+    believer = make_believer(task.belief, lambda notice: known.get(notice.request_id), task.slo_scale, settings.net, most_frequent=frequent)
     made = run(requests, fleet, way, believer, answer_s=settings.answer_s, slo_scale=task.slo_scale)
     if made.violations:
         return msgspec.structs.replace(row, error=f"the independent checker objects: {made.violations[0]}")
@@ -105,6 +107,7 @@ def _figures(task: Task, requests: Sequence[Asked], made: Made) -> dict[str, Any
         "submitted": float(scored.submitted),
         "switches": float(made.switches),
         **_beliefs(requests, made, warmup_s),
+        **(masking(made.results, warmup_s=warmup_s, answer_s=settings.answer_s) if made.said else {}),
     }
     return {"figures": figures, "tasks": {name: one.goodput_rate for name, one in scored.per_task.items()}}
 
@@ -128,6 +131,11 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
     calibration: Calibration
     tried: dict[int, float]
     window: int
+
+
+def _ground_at(point: Calibration, load: float, *, window: int) -> Ground:
+    """A load before any window was tried there."""
+    return Ground(load=load, calibration=msgspec.structs.replace(point, mean_rps=load * point.capacity_rps), tried={}, window=window)
 
 
 class SimulatedAblation:
@@ -209,12 +217,10 @@ class SimulatedAblation:
         return found
 
     def _tune(self, point: Calibration) -> list[Ground]:
-        """The best window of each load; of equals the smaller one."""
-        bare = [
-            Ground(load=load, calibration=msgspec.structs.replace(point, mean_rps=load * point.capacity_rps), tried={}, window=cap)
-            for load in self._settings.loads
-            for cap in self._caps
-        ]
+        """The best window of each load for the static policies, if there are any; of equals the smaller one."""
+        if all(way_of(way).steered for way in self._settings.ways):
+            return [_ground_at(point, load, window=0) for load in self._settings.loads]
+        bare = [_ground_at(point, load, window=cap) for load in self._settings.loads for cap in self._caps]
         rows = self._checked(self._rows([self._task(ground, TUNED_FOR, "none", TUNING_SEED) for ground in bare]))
         grounds = []
         for load in self._settings.loads:
@@ -233,7 +239,7 @@ class SimulatedAblation:
             load=ground.load,
             mean_rps=point.mean_rps,
             slo_scale=point.slo_scale,
-            window=0 if WAYS[way].steered else ground.window,
+            window=0 if way_of(way).steered else ground.window,
             way=way,
             belief=belief,
             seed=seed,

@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from hmas_lab.agents.settings import ORACLE, RULES, TRAINED
+from hmas_lab.agents.masking import MASKING
+from hmas_lab.agents.settings import FIXED_RULES, ORACLE, RULES, TRAINED
+from hmas_lab.paper.published import RULES_ROW
 from hmas_lab.tables import Table, cell, min_max, plus_minus
 
 Document = Mapping[str, Any]
@@ -29,10 +31,14 @@ def simulated_tables(document: Document) -> list[Table]:
         title = (
             f"{document['fleet']} at {ground['load']:g} of capacity ({ground['calibration']['mean_rps']:.2f} requests/s in bursts of "
             f"{settings['high']:g} and {settings['low']:g}), {settings['seeds']} seeds of {settings['duration_s']:g} s; "
-            f"window of the static policies {ground['window']}, SLOs of Table 6 x {ground['calibration']['slo_scale']:.3g}"
+            f"{_window(ground)}SLOs of Table 6 x {ground['calibration']['slo_scale']:.3g}"
         )
         tables.append(Table(title, HEAD, rows))
     return tables
+
+
+def _window(ground: Mapping[str, Any]) -> str:
+    return f"window of the static policies {ground['window']}, " if ground["window"] else ""
 
 
 def _row(way: str, row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -85,6 +91,40 @@ def simulated_verdicts(document: Document) -> list[str]:
 def _said(row: Mapping[str, Any]) -> str:
     goodput, esg = row["goodput_rps"][f"over_{RULES}"], row["esg_rate"][f"over_{RULES}"]
     return f"{goodput['mean']:.3f} x goodput ({goodput['verdict']}), {esg['mean']:.3f} x ESG ({esg['verdict']})"
+
+
+def paper_table(document: Document) -> Table:
+    """Table 2's row of the paper beside ours: what is left of each figure where rules stand in for the trained models."""
+    rows = []
+    for place in document["summary"]:
+        found = {row["belief"]: row for row in place["beliefs"]}
+        for belief in (RULES, FIXED_RULES, "none"):
+            if {belief, TRAINED} <= set(found):
+                ours = [_ratio(found[belief], found[TRAINED], name) for name in ("esg_rate", "ttft_ms_p95", "tpot_ms_p95", "goodput_rps")]
+                verdicts = [found[belief][name][f"over_{TRAINED}"]["verdict"] for name in ("esg_rate", "goodput_rps")]
+                rows.append((f"{place['load']:g}", place["way"], belief, *ours, *verdicts))
+    rows.append(("", "the paper's", "rules and statistics", *(f"{value:g}" for value in RULES_ROW), "", ""))
+    head = ("load", "way", "beliefs", "ESG", "TTFT p95", "TPOT p95", "goodput", "verdict on ESG", "verdict on goodput")
+    title = "Each figure over that with the trained models (Table 2's last row); TTFT p95 with requests that never started"
+    return Table(title, head, rows)
+
+
+def _ratio(row: Mapping[str, Any], base: Mapping[str, Any], measure: str) -> str:
+    below = base[measure]["mean"]
+    return f"{row[measure]['mean'] / below:.2f}" if below else ""
+
+
+def masking_table(document: Document) -> Table:
+    """How many dispatches had the agents' answer, by load (Fig. 12)."""
+    rows = [
+        (f"{place['load']:g}", place["way"], *(f"{row[name]['mean']:.1%}" for name in MASKING), f"{row['goodput_rate']['mean']:.3f}")
+        for place in document["summary"]
+        for row in place["beliefs"]
+        if row["belief"] == TRAINED and all(name in row for name in MASKING)
+    ]
+    answer_ms = 1000.0 * document["settings"]["answer_s"]
+    head = ("load", "way", "sent at once", f"waited less than {answer_ms:g} ms", "sent with the answer", "in targets")
+    return Table(f"Dispatches by what was known of the request, with answers that take {answer_ms:g} ms", head, rows)
 
 
 def live_table(document: Document) -> Table:

@@ -8,8 +8,8 @@ import click
 from hmas.cli.output import exit_where_broken, hint, json_option, say, say_json, table
 from hmas.planning.backends import on_cores
 from hmas_lab.paper.arms import PRODUCT
-from hmas_lab.paper.page import KIND, write_page
-from hmas_lab.paper.plots import draw_all
+from hmas_lab.paper.page import KIND, write_page, write_shapes
+from hmas_lab.paper.plots import draw_all, draw_shapes
 from hmas_lab.paper.rows import OldRows, kept_rows
 from hmas_lab.paper.settings import PaperSettings, quick, read_arms, read_models, read_scenarios
 from hmas_lab.paper.study import PaperStudy
@@ -37,10 +37,11 @@ OUT = Path("build/lab")
 )
 @click.option("--again", default="", help="Arms whose rows are made again in any case.")
 @click.option("--page", type=FILE, help="Run nothing: write what lies in --out into this page, between its markers.")
+@click.option("--shapes", is_flag=True, help="With --page: only radars and courses of ESG, into their own section.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=OUT, show_default=True, help="Results.")
 @json_option
 @click.pass_context
-def paper(ctx: click.Context, /, *, page: Path | None, out: Path, as_json: bool, **options: Any) -> None:
+def paper(ctx: click.Context, /, *, page: Path | None, shapes: bool, out: Path, as_json: bool, **options: Any) -> None:
     """Run H-MAS's evaluation in virtual time: its scenarios, baselines and ablations on eight A100.
 
     Rows are kept in OUT/hmas.rows.jsonl as they come. A run that is broken off goes on where it was, as long as the sources are the same;
@@ -54,10 +55,14 @@ def paper(ctx: click.Context, /, *, page: Path | None, out: Path, as_json: bool,
       hmas-lab paper --models qwen3-8b --scenarios phases,burst --seeds 8
       hmas-lab paper --quick
       hmas-lab paper --page docs/results-hmas.md
+      hmas-lab paper --page docs/results-hmas.md --shapes
     """  # noqa: D301 - click reads \b as "do not rewrap"
     if page is not None:
-        say(f"{page}: written from {out}: {', '.join(write_page(page, out))}")
+        written = write_shapes(page, out) if shapes else write_page(page, out)
+        say(f"{page}: written from {out}: {', '.join(written)}")
         return
+    if shapes:
+        raise click.UsageError("--shapes says what to write into a page; give --page with it")
     document = _run(out, options)
     if as_json:
         say_json(document)
@@ -86,6 +91,6 @@ def _run(out: Path, options: dict[str, Any]) -> dict[str, Any]:
     )
     document = PaperStudy(settings, on_cores(options["workers"]), hint, kept).run()
     write_result(out / f"{KIND}.json", document)
-    drawn = draw_all(out, document)
+    drawn = draw_all(out, document) + draw_shapes(out, document)
     hint(f"written to {out}: {KIND}.json{''.join(f', {name}.svg' for name in drawn)}")
     return document

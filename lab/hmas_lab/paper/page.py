@@ -5,13 +5,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hmas.planning import StudyError
 from hmas_lab import page as pages
 from hmas_lab.paper import tables
 from hmas_lab.paper.arms import ARMS
+from hmas_lab.paper.plots import draw_shapes
+from hmas_lab.paper.radar import SHAPED, SYSTEMS, radar_table
 from hmas_lab.paper.scenarios import SCENARIOS
 from hmas_lab.paper.settings import MODELS
+from hmas_lab.result_files import read_result
 from hmas_lab.tables import markdown
 
+COMMAND = "hmas-lab paper"
 KIND = "hmas"
 """Of the result, and the name of its file."""
 PLOTS = {
@@ -19,6 +24,13 @@ PLOTS = {
     "hmas-load": "Load scaling",
     "hmas-time": "The stress tests over time",
     "hmas-esg": "Parts of ESG",
+}
+
+SHAPES = "hmas-shapes"
+"""Of the section with radars and courses of ESG, which a run of a few scenarios gives, too."""
+SHAPE_PLOTS = {
+    "hmas-radar": "Five figures of each system, over the greatest of all systems",
+    "hmas-esg-time": "ESG a second over time",
 }
 
 FURTHER = (
@@ -80,4 +92,22 @@ def write_page(page: Path, results: Path) -> list[str]:
                 shown.append(f"![{words}]({own})")
         return "\n\n".join([*shown, body(document)])
 
-    return pages.write_page(page, results, {KIND: whole}, command="hmas-lab paper")
+    return pages.write_page(page, results, {KIND: whole}, command=COMMAND)
+
+
+def write_shapes(page: Path, results: Path) -> list[str]:
+    """Puts radars, their figures and courses of ESG into their section of the page, and the plots beside it; returns the section's name.
+
+    Raises:
+        StudyError: The results or the page cannot be read, the page lacks the section's markers, or no scenario of the section was run.
+    """
+    document = read_result(results / f"{KIND}.json", command=COMMAND)
+    drawn = draw_shapes(page.parent, document)
+    if not drawn:
+        raise StudyError(f"{results / KIND}.json holds none of the scenarios {', '.join(SHAPED)} with any of {', '.join(SYSTEMS)}")
+    settings = document["settings"]
+    model = document["summary"][0]["model"]
+    about = f"{settings['models'][model]['words']}, of which {document['fleets'][model]} is simulated; {settings['seeds']} seeds"
+    text = "\n\n".join([*(f"![{SHAPE_PLOTS[name]}]({name}.svg)" for name in drawn), f"{about}.", markdown(radar_table(document))])
+    pages.write_section(page, SHAPES, text)
+    return [SHAPES]

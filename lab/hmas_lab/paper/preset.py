@@ -147,8 +147,6 @@ def _switched(document: Mapping[str, Any], other: Mapping[str, Any], part: str) 
 
 def case_of(config: Config, *, workload: str, fleet: Fleet, warmup_s: float, seed: int) -> Case:
     """The case of a configuration's scheduler and control agents."""
-    usual = AgentsConfig()
-    agents = {name: getattr(config.agents, name) for name in usual.__struct_fields__}
     return Case(
         workload=workload,
         fleet=fleet,
@@ -156,10 +154,16 @@ def case_of(config: Config, *, workload: str, fleet: Fleet, warmup_s: float, see
         parameters=dict(config.scheduler.parameters),
         admission=msgspec.structs.replace(scheduler_settings(config), headroom=0.0),
         agents=AGENTS,
-        meta={name: value for name, value in agents.items() if value != getattr(usual, name)},
+        meta=agents_of(config),
         warmup_s=warmup_s,
         seed=seed,
     )
+
+
+def agents_of(config: Config) -> dict[str, Any]:
+    """The settings of agents that differ from the shipped ones."""
+    usual = AgentsConfig()
+    return {name: value for name in usual.__struct_fields__ if (value := getattr(config.agents, name)) != getattr(usual, name)}
 
 
 def compared(settings: PresetSettings, backend: Backend, say: Callable[[str], None]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What H-MAS's paper reports, to stand beside ours: its Tables 1, 2 and 4, and the ratios of its abstract and section 4.1."""
+"""What H-MAS's paper reports, to stand beside ours: its Tables 1, 2 and 4, ratios of section 4.1, and its traces."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -52,6 +52,10 @@ TABLE_2: Mapping[str, Ablated] = MappingProxyType(
 )
 
 
+RULES_ROW = Ablated(0.28, 3.95, 0.88, 0.74)
+"""Table 2, perception and prediction by rules and statistics."""
+
+
 class Robust(NamedTuple):
     """A row of Table 4."""
 
@@ -69,6 +73,24 @@ TABLE_4: Mapping[str, Mapping[str, Robust]] = MappingProxyType(
         "semantic": {DEFAULT: Robust(0.94, 0.07, 2.033, 3.05, 1.304, 878.61), PRODUCT: Robust(0.071, 0.93, 1.468, 2.26, 0.913, 1261.15)},
     }
 )
+
+
+TRACE_FIGURES: Mapping[str, float] = MappingProxyType(
+    {
+        "requests": 1_048_576,
+        "mean_rps": 45.15,
+        "peak_rps": 176,
+        "step_rps": 140,
+        "extra": 167,
+        "long_range": 0.1565,
+        "long_step": 0.0874,
+        "load_p95": 1.21,
+        "prompt_p95": 5894,
+    }
+)
+"""Section 2 of its Azure traces, by the names of `hmas_lab.traces.statistics`; the number of requests is that of the week's trace."""
+CONTEXT_SHARES = ("20.3% to 26.2%", "", "22.3% to 24.3%", "up to 9.2%")
+"""Section 2: shares by the classes of `hmas_lab.traces.statistics.CONTEXTS`."""
 
 
 class Anchor(NamedTuple):

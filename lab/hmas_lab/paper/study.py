@@ -7,7 +7,7 @@ import msgspec
 
 from hmas.planning.backends import Backend
 from hmas_lab.compare import plain
-from hmas_lab.paper.arms import ARMS, DEFAULT, FEW_FIXED, FIXED, PRODUCT, SGLANG, STRONG
+from hmas_lab.paper.arms import ARMS, DEFAULT, FEW_FIXED, FIXED, LIGHTLLM, PRODUCT, SGLANG, STRONG
 from hmas_lab.paper.figures import summary
 from hmas_lab.paper.goals import goals
 from hmas_lab.paper.ground import TUNING_SEED, Ground, Grounds, lender
@@ -16,7 +16,7 @@ from hmas_lab.paper.scenarios import SCENARIOS
 from hmas_lab.paper.settings import GO_ON, SCREENED_SPAN, PaperSettings
 from hmas_lab.simulated_rows import KeptRows, rows_of
 
-PLOTTED = (DEFAULT, SGLANG, STRONG, PRODUCT)
+PLOTTED = (DEFAULT, SGLANG, LIGHTLLM, STRONG, PRODUCT)
 """Arms whose course over time is kept, of the first seed."""
 
 

@@ -10,8 +10,7 @@ import click
 import msgspec
 
 from hmas.cli.output import hint, json_option, say, say_json
-from hmas.planning import StudyError
-from hmas_lab.page import between
+from hmas_lab.page import write_section
 from hmas_lab.result_files import read_result, write_result
 from hmas_lab.statera import coverage, fence, live, responses
 from hmas_lab.statera.plots import draw
@@ -109,11 +108,6 @@ def _study(parts: tuple[str, ...], seeds: int, data: Path | None) -> dict[str, A
 
 
 def _write_page(page: Path, document: Mapping[str, Any]) -> None:
-    try:
-        text = page.read_text(encoding="utf-8")
-    except OSError as error:
-        raise StudyError(f"{page}: {error.strerror}") from error
-    body = "\n\n".join(markdown(table) for table in tables(document))
-    page.write_text(between(text, NAME, body, page), encoding="utf-8")
+    write_section(page, NAME, "\n\n".join(markdown(table) for table in tables(document)))
     draw(document, page.parent)
     hint(f"{page}: written")
