@@ -72,6 +72,7 @@ def _radars(path: Path, places: Mapping[str, Mapping[str, Any]]) -> None:
                 axes.plot(round_trip, [*shares, shares[0]], linewidth=1.3, color=COLOURS[arm], label=arm)
             axes.set_theta_offset(np.pi / 2.0)
             axes.set_xticks(angles, list(RADAR.values()), fontsize=7)
+            axes.tick_params(axis="x", pad=9.0)
             axes.set_ylim(0.0, 1.0)
             axes.set_yticks((0.25, 0.5, 0.75, 1.0), labels=())
             axes.set_title(scenario, fontsize=9)
@@ -113,6 +114,7 @@ def _courses(path: Path, places: Mapping[str, Mapping[str, Any]], shown: Mapping
                 if row == 0:
                     axes.set_title(scenario, fontsize=9)
                 axes.set_ylabel(words if column == 0 else "")
+                axes.set_ylim(bottom=0.0)
             grid[-1][column].set_xlabel("virtual time, s")
         figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8, frameon=False)
 
