@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from hmas.controller.config.check import Path as ConfigPath
 from hmas.controller.config.check import Problem
@@ -38,6 +39,7 @@ def cross_problems(config: Config) -> Iterator[Problem]:
     yield from _doors(config)
     yield from _engines(config)
     yield from _engines_dns(config)
+    yield from _ports(config)
     yield from _tenants(config)
     yield from _routers(config)
     yield from _bus(config)
@@ -156,6 +158,15 @@ def _engines_dns(config: Config) -> Iterator[Problem]:
         if entry.kv_events is not None:
             yield Problem(("engines_dns", position, "kv_events"), "got an endpoint, but every instance has its own; allowed: none")
         yield from _sizes(config, entry, "engines_dns", position)
+
+
+def _ports(config: Config) -> Iterator[Problem]:
+    for setting, engines in (("engines", config.engines), ("engines_dns", config.engines_dns)):
+        for position, engine in enumerate(engines):
+            try:
+                urlsplit(engine.url).port  # noqa: B018 - reading it checks it
+            except ValueError as error:
+                yield Problem((setting, position, "url"), f"got {engine.url!r}: {error}; allowed: a port from 0 to 65535, or none")
 
 
 def _sizes(config: Config, engine: EngineConfig, setting: str, position: int) -> Iterator[Problem]:

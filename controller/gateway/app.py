@@ -317,7 +317,7 @@ class Gateway:
             try:
                 self.manager.expire()
                 now_s = self.clock.now_s()
-                if now_s - stranded_s >= STRANDED_EVERY_S and not all(instance.healthy for instance in self.fleet.instances.values()):
+                if now_s - stranded_s >= STRANDED_EVERY_S:
                     # If there are more than one batch, the rest follows with the next tick.
                     stranded_s = 0.0 if self.manager.give_up_stranded() else now_s
                 if now_s - heads_s >= HEADS_EVERY_S:

@@ -45,6 +45,14 @@ class Counter(Collector):
             count = self._counts[values] = Count()
         return count
 
+    def remove(self, *values: str) -> None:
+        """Forgets the counter for these label values.
+
+        Raises:
+            KeyError: There is none.
+        """
+        del self._counts[values]
+
     def inc(self, amount: float = 1.0) -> None:
         """Adds to the one counter of a metric without labels."""
         self._alone.inc(amount)

@@ -146,7 +146,7 @@ class Metrics(Observer):
         self.kv_committed = Gauge("hmas_kv_committed_ratio", "Share of the admission fence taken.", ["instance"], registry=registry)
         self._of_instance = (
             *(self.passing, self.in_flight, self.n_run, self.token_budget, self.guard),
-            *(self.first_token_overhead, self.up, self.kv_usage, self.kv_committed),
+            *(self.first_token_overhead, self.up, self.kv_usage, self.kv_committed, self.engine_errors),
         )
         self._instances: set[str] = set()
         self.bus_up = Gauge("hmas_bus_connected", "1 while the message bus is connected.", registry=registry)
@@ -205,6 +205,7 @@ class Metrics(Observer):
     def engine_failed(self, request: Request, instance: str, reason: str, now_s: float) -> None:
         """See `Observer.engine_failed`."""
         self.engine_errors.labels(instance).inc()
+        self._instances.add(instance)
 
     def retried(self, request: Request, reason: str, now_s: float) -> None:
         """See `Observer.retried`."""

@@ -27,7 +27,7 @@ class Reloads:
         clock: For the times at which names are asked for.
 
     Attributes:
-        gateway: Set once it serves; what is read before then is what it starts with.
+        gateway: None until it serves (`serves`).
     """
 
     def __init__(self, config: Config, read: Callable[[], Config], clock: Clock) -> None:
@@ -36,6 +36,7 @@ class Reloads:
         self._accepted = config
         self._names = DnsDiscovery(config.engines_dns, self._names_told)
         self.gateway: Gateway | None = None
+        self._missed = False
 
     async def at_start(self) -> Config:
         """The configuration to start with, once DNS has been asked.
@@ -43,12 +44,19 @@ class Reloads:
         Raises:
             ConfigError: A library for SRV records is missing.
         """
-        await self._names.refresh(self._clock.now_s())
+        await self._names.refresh(self._clock.now_s(), at_start=True)
         return self._names.with_found(self._accepted)
+
+    def serves(self, gateway: Gateway) -> None:
+        """Takes the gateway once it serves, and applies what has changed while it started."""
+        self.gateway = gateway
+        if self._missed:
+            self.read_again()
 
     def read_again(self) -> None:
         """Reads the configuration again and applies it; one that is wrong changes nothing."""
         if self.gateway is None:
+            self._missed = True
             return
         try:
             self._accepted = self._read()
@@ -66,7 +74,9 @@ class Reloads:
         return [*watched, self._names.run(self._clock, self._apply)]
 
     def _apply(self) -> None:
-        if self.gateway is not None:
+        if self.gateway is None:
+            self._missed = True
+        else:
             self.gateway.reload(self._names.with_found(self._accepted))
 
     def _names_told(self, name: str, reason: str) -> None:

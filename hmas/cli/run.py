@@ -104,7 +104,7 @@ async def _gateway(config: Config, bus: Bus, read: Callable[[], Config]) -> None
     def on_ready(started: Started) -> None:
         collector = Collector(clock.now_s())
         running.append((started, collector))
-        reloads.gateway = started.gateway
+        reloads.serves(started.gateway)
         notifier.ready(f"serving at {started.url}, operators' API at {started.admin_url}")
 
     def on_cycle() -> None:

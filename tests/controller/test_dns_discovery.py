@@ -65,6 +65,37 @@ def test_each_place_is_an_engine_with_the_settings_of_its_entry(place, name, url
     assert len(instance_of(entry(name="n" * 16), ("h" * 253, 65535)).name) <= 64
 
 
+async def test_hosts_whose_names_are_alike_once_shortened_are_engines_of_their_own():
+    hosts = [f"vllm-llama-3-1-70b-instruct-prefill-worker-{number}.models.svc" for number in range(3)]
+    names, one = Names([(host, 8000) for host in hosts]), entry(name="n" * 16)
+    discovery = names.discovery(one)
+    await discovery.refresh(0.0)
+    found = named(discovery, one)
+    assert len(set(found)) == 3
+    assert all(len(name) <= 64 for name in found)
+
+
+async def test_places_that_would_have_one_name_are_one_engine():
+    names, one = Names([("pod~a", 8000), ("pod-a", 8000)]), entry()
+    discovery = names.discovery(one)
+    await discovery.refresh(0.0)
+    assert named(discovery, one) == ["vllm-pod-a-8000"]
+
+
+async def test_a_name_without_its_library_is_told_and_hides_no_other():
+    names, srv, plain = Names([("10.0.0.1", 8000)]), entry(name="srv", record="SRV"), entry()
+
+    async def missing(_host: str, _port: int) -> Iterable[tuple[str, int]]:
+        raise ConfigError("SRV records need dnspython")
+
+    discovery = DnsDiscovery([srv, plain], lambda name, reason: names.told.append((name, reason)), {"A": names.resolve, "SRV": missing})
+    assert await discovery.refresh(0.0)
+    assert named(discovery, srv, plain) == ["vllm-10.0.0.1-8000"]
+    assert names.told == [("srv", "SRV records need dnspython")]
+    with pytest.raises(ConfigError, match="dnspython"):
+        await discovery.refresh(100.0, at_start=True)
+
+
 async def test_names_are_asked_for_as_often_as_they_say():
     names, one = Names([("10.0.0.1", 8000)]), entry(every_s=10.0)
     discovery = names.discovery(one)

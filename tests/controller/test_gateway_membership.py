@@ -5,15 +5,17 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from gateway_kit import FAST, Rig, Sim, chat, eventually, running, start_sim
+from gateway_kit import FAST, MODEL, Rig, Sim, chat, eventually, running, start_sim
 
+from hmas.cli.reloads import Reloads
 from hmas.controller.config.reload import differences, fleet_change, taken
 from hmas.controller.config.schema import Config, EngineConfig
 from hmas.controller.config.section import KvEventsConfig
 from hmas.controller.core.errors import SchedulingError
-from hmas.controller.core.types import Estimates, OutcomeKind, Request, Slo
+from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.gateway.instances import membership
 from hmas.controller.routing.registry import make_router
+from hmas.controller.runtime.clock import SystemClock
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 
@@ -199,3 +201,68 @@ async def test_the_last_engine_may_leave(tmp_path: Path):
         await eventually(lambda: told(rig, "engine.joins") == [("sim-1", "serving")])
         assert (await rig.post(chat())).status == 200
         assert rig.balanced()
+
+
+async def test_an_engine_that_is_dropped_while_it_is_connected_does_not_join(tmp_path: Path):
+    released, left = asyncio.Event(), asyncio.Event()
+
+    async def hangs(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await released.wait()
+        writer.close()
+        left.set()
+
+    server = await asyncio.start_server(hangs, "127.0.0.1", 0)
+    async with running(tmp_path) as rig, server:
+        first = of(rig.sims[0])
+        reload(rig, first, engine("slow", url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"))
+        reload(rig, first)
+        assert told(rig, "engine.leaves") == [("slow", "gone")]
+        released.set()
+        await asyncio.wait_for(left.wait(), 5)
+        assert (await rig.post(chat())).status == 200
+        assert await shown(rig) == ["sim-1"]
+        assert told(rig, "engine.joins") == []
+
+
+async def test_an_engine_that_never_answered_hides_nothing_that_others_tell(tmp_path: Path):
+    async with running(tmp_path) as rig:
+        context = rig.gateway.fleet.context_tokens(MODEL)
+        assert context > 0
+        reload(rig, of(rig.sims[0]), engine("loads", url="http://127.0.0.1:1"))
+        await eventually(lambda: told(rig, "engine.joins") == [("loads", "joined, and does not answer yet")])
+        assert rig.gateway.fleet.context_tokens(MODEL) == context
+        assert (await rig.post(chat() | {"model": "mistyped"})).status == 404
+
+
+async def test_what_only_an_engine_that_has_left_could_serve_is_given_up(tmp_path: Path):
+    other = await start_sim("sim-2", SLOW, model="another")
+    async with running(tmp_path, sims=[await start_sim("sim-1"), other]) as rig:
+        first, second = map(of, rig.sims)
+        reload(rig, first, second)
+        rig.gateway.scheduler.set_controls("sim-2", Controls(n_run=1))
+        asks = [asyncio.create_task(rig.post(chat(f"ask {number}", tokens=30) | {"model": "another"})) for number in range(2)]
+        await eventually(lambda: rig.gateway.scheduler.queued == 1)
+        reload(rig, first)
+        answers = await asyncio.gather(*asks)
+        assert sorted(answer.status for answer in answers) == [200, 503]
+        assert rig.balanced()
+
+
+async def test_a_refusal_of_an_engine_that_has_left_changes_nothing(tmp_path: Path):
+    async with running(tmp_path) as rig:
+        rig.gateway.fleet.request_failed("gone", 0.0, "it refused", b"")
+        assert rig.events("engine.circuit") == []
+
+
+async def test_what_changed_while_the_gateway_started_is_taken_once_it_serves(tmp_path: Path):
+    new = await start_sim("sim-2")
+    async with running(tmp_path) as rig:
+        try:
+            config = rig.gateway.config
+            later = msgspec.structs.replace(config, engines=[of(rig.sims[0]), of(new)])
+            reloads = Reloads(config, lambda: later, SystemClock())
+            reloads.read_again()
+            reloads.serves(rig.gateway)
+            await eventually(lambda: told(rig, "engine.joins") == [("sim-2", "serving")])
+        finally:
+            await new.runner.cleanup()

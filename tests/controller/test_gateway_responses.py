@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import openai
 import orjson
 import pytest
@@ -11,6 +12,7 @@ from gateway_kit import MODEL, TWO_TENANTS, eventually, gateway_config, running,
 from scripted_kit import before, breakers, named, named_events, only
 from typing_kit import known
 
+from hmas.controller.config.section import ModelConfig
 from hmas.controller.core.types import OutcomeKind
 from hmas.controller.gateway.requests.apis import kept_responses
 
@@ -116,6 +118,18 @@ async def test_a_response_belongs_to_its_tenant(tmp_path: Path):
     assert (others.status, others.error["code"], others.error["param"]) == (404, "response_not_found", "response_id")
     assert (follow.status, follow.error["code"], follow.error["param"]) == (404, "previous_response_not_found", "previous_response_id")
     assert (nobody.status, own.status) == (401, 200)
+
+
+async def test_a_follow_up_for_a_model_that_the_holder_does_not_serve_is_refused_at_once(tmp_path: Path):
+    async with running(tmp_path) as rig:
+        kept = (await rig.post(ask(), PATH)).json["id"]
+        answer = await asyncio.wait_for(rig.post(ask(model="mistyped", previous_response_id=kept), PATH), 5)
+        assert (answer.status, answer.error["code"], answer.error["param"]) == (404, "model_not_found", "model")
+        models = {"old-name": ModelConfig(failover=[MODEL])}
+        rig.gateway.reload(msgspec.structs.replace(rig.gateway.config, models=models))
+        followed = await rig.post(ask(model="old-name", previous_response_id=kept), PATH)
+        assert (followed.status, followed.headers["x-hmas-served-model"]) == (200, MODEL)
+        assert rig.balanced()
 
 
 async def test_a_response_is_gone_with_its_instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

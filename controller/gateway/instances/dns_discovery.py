@@ -1,6 +1,7 @@
 """Engines that are found by name in DNS: each address of a name, or each target of its SRV records, is an instance."""
 
 import asyncio
+import hashlib
 import ipaddress
 import logging
 import re
@@ -54,26 +55,29 @@ class DnsDiscovery:
         self._due_s: dict[str, float] = {}
         self._failing: set[str] = set()
 
-    async def refresh(self, now_s: float) -> bool:
+    async def refresh(self, now_s: float, *, at_start: bool = False) -> bool:
         """Asks for every name that is due, all at once. Returns whether an instance has come or gone.
 
         Raises:
-            ConfigError: A library is missing.
+            ConfigError: A library is missing. This is an error at the start only; later it is told as a name without an answer is.
         """
         due = [entry for entry in self._entries if now_s >= self._due_s.get(entry.name, now_s)]
-        return any(await asyncio.gather(*(self._ask(entry, now_s) for entry in due)))
+        return any(await asyncio.gather(*(self._ask(entry, now_s, at_start=at_start) for entry in due)))
 
     def with_found(self, config: Config) -> Config:
-        """The configuration with the instances that were found behind its engines. What has a name or address of one of them is left out.
+        """The configuration with the instances that were found behind its engines. What has a name or address of one before it is left out.
 
         From now on the entries of this configuration are looked for.
         """
         self._entries = config.engines_dns
         engines = list(config.engines)
+        taken = {engine.name for engine in engines} | {engine.url for engine in engines}
         for entry in config.engines_dns:
-            names, urls = {engine.name for engine in engines}, {engine.url for engine in engines}
-            found = [instance_of(entry, place) for place in self._found.get(entry.name, ())]
-            engines += [engine for engine in found if engine.name not in names and engine.url not in urls]
+            for place in self._found.get(entry.name, ()):
+                engine = instance_of(entry, place)
+                if not taken & {engine.name, engine.url}:
+                    taken |= {engine.name, engine.url}
+                    engines.append(engine)
         return msgspec.structs.replace(config, engines=engines)
 
     async def run(self, clock: Clock, on_change: Callable[[], None]) -> None:
@@ -86,7 +90,7 @@ class DnsDiscovery:
             except Exception:
                 log.exception("looking for engines by DNS failed; they stay as they are")
 
-    async def _ask(self, entry: EnginesDnsConfig, now_s: float) -> bool:
+    async def _ask(self, entry: EnginesDnsConfig, now_s: float, *, at_start: bool) -> bool:
         self._due_s[entry.name] = now_s + entry.every_s
         url = urlsplit(entry.url)
         try:
@@ -95,7 +99,9 @@ class DnsDiscovery:
             found = tuple(sorted(set(asked))[:FOUND_MOST])
             if not found:
                 raise DnsUnknown(f"{url.hostname} has no {entry.record} records")
-        except (DnsUnknown, OSError, TimeoutError) as error:
+        except (ConfigError, DnsUnknown, OSError, TimeoutError) as error:
+            if at_start and isinstance(error, ConfigError):
+                raise
             if entry.name not in self._failing:
                 self._failing.add(entry.name)
                 kept = len(self._found.get(entry.name, ()))
@@ -114,9 +120,11 @@ def instance_of(entry: EnginesDnsConfig, place: Place) -> EngineConfig:
     host, port = place
     settings = {field: getattr(entry, field) for field in EnginesDnsConfig.__struct_fields__ if field not in ENTRY_FIELDS}
     shown = re.sub(r"[^A-Za-z0-9._-]", "-", host.rstrip("."))
-    # The end of a long host name tells less than its beginning, and the port tells two engines of one host apart.
+    # The port tells two engines of one host apart, and a hash two hosts whose names are alike once they are shortened.
     room = max(0, NAME_MOST - len(entry.name) - len(str(port)) - 2)
-    settings["name"] = f"{entry.name}-{shown[:room].rstrip('-.')}-{port}"[-NAME_MOST:]
+    if len(shown) > room:
+        shown = f"{shown[: max(0, room - 7)].rstrip('-.')}-{hashlib.blake2b(host.encode(), digest_size=3).hexdigest()}"
+    settings["name"] = f"{entry.name}-{shown}-{port}"[-NAME_MOST:]
     scheme = urlsplit(entry.url).scheme
     settings["url"] = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host.rstrip('.')}:{port}"
     return EngineConfig(**settings)

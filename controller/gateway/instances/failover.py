@@ -44,6 +44,26 @@ class Failover:
             self._tell(model, model, "")
         return model
 
+    def model_on(self, model: str, holder: str) -> str:
+        """The model that serves what continues a response: the first of the model and its `failover` that the response's holder serves.
+
+        Args:
+            model: The model that the request names.
+            holder: The instance that keeps the response, empty if that is not known.
+
+        Raises:
+            ApiError: 404 if the holder serves none of them, and as `Fleet.require_model`.
+        """
+        kept_by = self._fleet.instances.get(holder)
+        if kept_by is None:
+            self._fleet.require_model(model)
+            return model
+        found = next((name for name in (model, *self._others.get(model, ())) if kept_by.serves(name)), None)
+        if found is None:
+            text = f"engine {holder}, which keeps the previous response, does not serve model {model[:100]!r}"
+            raise ApiError(404, "model_not_found", text, param="model")
+        return found
+
     def _can(self, model: str) -> bool:
         try:
             self._fleet.require_model(model)

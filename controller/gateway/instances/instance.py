@@ -1,8 +1,11 @@
 """One engine instance as the gateway knows it: its configuration, its last reading, and how its requests fared."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import orjson
 
 from hmas.controller.config.schema import EngineConfig
 from hmas.controller.control.resolve import Ceiling
@@ -20,6 +23,7 @@ class Instance:
         snapshot: The last reading, None before the first.
         down_since_s: Since when it does not answer; None while it does.
         models: The models it serves; None if it does not report them, and then any model may be tried.
+        known: Whether it has ever answered; before that nothing is known of its models.
         entries: Its entries of `/v1/models`, passed on as they are.
         context: Most tokens of one sequence, prompt and output, by model, for the models that report it.
         ceiling: The most it can take.
@@ -38,6 +42,7 @@ class Instance:
     snapshot: EngineSnapshot | None = None
     down_since_s: float | None = 0.0
     models: frozenset[str] | None = None
+    known: bool = False
     entries: list[dict[str, Any]] = field(default_factory=list)
     context: dict[str, int] = field(default_factory=dict)
     models_read_s: float = float("-inf")
@@ -82,3 +87,19 @@ class Instance:
     def down_for_s(self, now_s: float) -> float:
         """Seconds for which it has not answered; 0 while it does."""
         return 0.0 if self.down_since_s is None else now_s - self.down_since_s
+
+
+def context_of(entry: dict[str, Any]) -> int:
+    """The context length in a model's entry, as vLLM and SGLang report it; 0 if there is none."""
+    length = entry.get("max_model_len")
+    return length if isinstance(length, int) and not isinstance(length, bool) and length > 0 else 0
+
+
+def model_entries_of(body: bytes) -> list[dict[str, Any]]:
+    """Entries with a usable id. An answer that is no list of models yields none, so that any model may be tried."""
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return []
+    data: Sequence[Any] = document.get("data", []) if isinstance(document, dict) else []
+    return [entry for entry in data if isinstance(entry, dict) and isinstance(entry.get("id"), str)] if isinstance(data, list) else []

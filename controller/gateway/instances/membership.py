@@ -47,7 +47,9 @@ class Membership:
         """Begins to take engines in and out; each is reported once it is done."""
         now_s = self._fleet.now_s()
         for engine in leaving:
-            if engine.name in self._fleet.instances:
+            if self._joining.pop(engine.name, None) is not None:
+                self._observer.note("engine.leaves", engine.name, before="connecting", after="gone", reason="reload", source="operator")
+            elif engine.name in self._fleet.instances:
                 self._leaving[engine.name] = now_s
                 self._observer.note("engine.leaves", engine.name, before="serving", after="leaving", reason="reload", source="operator")
         for engine in joining:
@@ -85,22 +87,38 @@ class Membership:
         try:
             spec = instance_spec(config)
             engine = await self._connect(config)
-        except HmasError as error:
-            self._observer.note("engine.joins", name, after="refused", reason=str(error), severity="error", source="operator")
+        except Exception as error:
+            # An adapter is a plugin, and may raise anything.
+            if not isinstance(error, HmasError):
+                log.exception("connecting engine %s failed", name)
+            if self._wanted(config):
+                self._observer.note("engine.joins", name, after="refused", reason=str(error), severity="error", source="operator")
             return
-        finally:
-            del self._joining[name]
+        if not self._wanted(config):
+            await engine.close()
+            return
+        self._joined.add(name)
         self._scheduler.add_instance(spec, self._fleet.now_s())
         instance = self._fleet.add(config, engine)
-        self._joined.add(name)
         self._control.apply()
         try:
             await self._fleet.poll(instance)
-        except Exception:
+        except Exception as error:
             log.exception("polling engine %s failed", name)
-        if name in self._fleet.instances and name not in self._leaving:
-            self._open(name)
-            self._observer.note("engine.joins", name, before="connecting", after="serving", reason="reload", source="operator")
+            self._fleet.mark_down(name, f"reading it failed: {error}")
+        if self._fleet.instances.get(name) is instance:
+            self._fleet.poll_regularly(instance)
+            if name not in self._leaving:
+                self._open(name)
+                after = "serving" if instance.healthy else "joined, and does not answer yet"
+                self._observer.note("engine.joins", name, before="connecting", after=after, reason="reload", source="operator")
+
+    def _wanted(self, config: EngineConfig) -> bool:
+        """Whether an engine that has been connected is still to join; from then on it is no longer connecting."""
+        wanted = self._joining.get(config.name) is config
+        if wanted:
+            del self._joining[config.name]
+        return wanted
 
     def _stay(self, engine: EngineConfig) -> None:
         """Keeps an instance that has not left yet, if it is to join with the same settings."""

@@ -2,18 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
-import orjson
 
 from hmas.controller.config.schema import EngineConfig
 from hmas.controller.control.resolve import Ceiling
 from hmas.controller.core.messages import Severity
 from hmas.controller.core.types import Controls
 from hmas.controller.gateway.errors import ApiError, without_addresses
-from hmas.controller.gateway.instances.instance import Instance
+from hmas.controller.gateway.instances.instance import Instance, context_of, model_entries_of
 from hmas.controller.gateway.instances.stall import PROBE_S, patience_s
 from hmas.controller.observability.observer import Observers
 from hmas.controller.runtime.clock import Clock
@@ -69,10 +68,8 @@ class Fleet:
             self.add(config, engine)
 
     def add(self, config: EngineConfig, engine: Engine) -> Instance:
-        """Adds an instance, which is polled from now on if the others are."""
+        """Adds an instance; one that joins others is polled once `poll_regularly` is called."""
         instance = self.instances[config.name] = Instance(config=config, engine=engine, ceiling=Ceiling(config.n_run_max))
-        if self._group is not None:
-            self._poll_regularly(instance, self._group)
         return instance
 
     def remove(self, name: str) -> Engine:
@@ -100,7 +97,7 @@ class Fleet:
             ApiError: 404 if no instance serves it, 503 if the instances that serve it are down or drained.
         """
         now_s = self._clock.now_s()
-        servers = [instance for instance in self.instances.values() if instance.serves(model)]
+        servers = self._servers(model)
         if not servers:
             raise ApiError(404, "model_not_found", f"model {model[:100]!r} is not served here; {self._models_text()}", param="model")
         if all(instance.down_for_s(now_s) > ACCEPT_GRACE_S for instance in servers):
@@ -110,6 +107,11 @@ class Fleet:
         if all(instance.draining for instance in servers):
             names = ", ".join(instance.name for instance in servers)
             raise ApiError(503, "engines_draining", f"every engine that serves this model is being drained: {names}", retry_after_s=30)
+
+    def _servers(self, model: str) -> list[Instance]:
+        """The instances that serve a model. One that has never answered counts only where none has: nothing is known of it."""
+        known = [instance for instance in self.instances.values() if instance.known]
+        return [instance for instance in known or self.instances.values() if instance.serves(model)]
 
     def only_model(self) -> str:
         """The model of requests that name none: the only one that any instance serves, empty if there are several or none is known."""
@@ -137,7 +139,7 @@ class Fleet:
         """Largest context, in tokens, of any instance that serves `model`; 0 if one of them does not report it."""
         known = self._contexts.get(model)
         if known is None:
-            found = [instance.context.get(model, 0) for instance in self.instances.values() if instance.serves(model)]
+            found = [instance.context.get(model, 0) for instance in self._servers(model)]
             known = max(found) if found and min(found) > 0 else 0
             if len(self._contexts) < MODELS_KNOWN:
                 self._contexts[model] = known
@@ -172,8 +174,12 @@ class Fleet:
                 self._note_circuit(self.instances[name], before, "a request was served")
 
     def request_failed(self, name: str, sent_s: float, reason: str, body: bytes) -> None:
-        """Records that an instance failed a request sent at `sent_s`, in any way; `body` identifies the request."""
-        instance = self.instances[name]
+        """Records that an instance failed a request sent at `sent_s`, in any way; `body` identifies the request.
+
+        A refusal counts once another instance has answered, and the one that refused may be gone by then.
+        """
+        if (instance := self.instances.get(name)) is None:
+            return
         before = instance.breaker.state
         if instance.breaker.failed(hash(body), sent_s, reason, self._clock.now_s()):
             self._note_circuit(instance, before, instance.breaker.detail)
@@ -223,12 +229,14 @@ class Fleet:
         async with asyncio.TaskGroup() as group:
             self._group = group
             for instance in self.instances.values():
-                self._poll_regularly(instance, group)
+                self.poll_regularly(instance)
             # Instances that join later are polled in this group.
             await asyncio.Event().wait()
 
-    def _poll_regularly(self, instance: Instance, group: asyncio.TaskGroup) -> None:
-        self._polls[instance.name] = group.create_task(self._watch(instance), name=f"poll {instance.name}")
+    def poll_regularly(self, instance: Instance) -> None:
+        """Polls an instance from now on, if the others are polled."""
+        if self._group is not None and instance.name not in self._polls:
+            self._polls[instance.name] = self._group.create_task(self._watch(instance), name=f"poll {instance.name}")
 
     async def poll_all(self) -> None:
         """Reads every instance once."""
@@ -331,15 +339,15 @@ class Fleet:
         return Ceiling(n_run or instance.config.n_run_max, budget or 0)
 
     async def _read_models(self, instance: Instance) -> None:
-        instance.models_read_s = self._clock.now_s()
+        instance.models_read_s, instance.known = self._clock.now_s(), True
         try:
             status, body = await instance.engine.get("/v1/models")
         except EngineError:
             return
-        entries = _model_entries(body) if status == 200 else []
+        entries = model_entries_of(body) if status == 200 else []
         instance.entries = entries
         self._contexts.clear()
-        instance.context = {entry["id"]: length for entry in entries if (length := _context_of(entry)) > 0}
+        instance.context = {entry["id"]: length for entry in entries if (length := context_of(entry)) > 0}
         models = frozenset(entry["id"] for entry in entries) or None
         if models != instance.models:
             instance.models = models
@@ -382,19 +390,3 @@ class Fleet:
 
 def _detail(instance: Instance) -> str:
     return instance.snapshot.detail if instance.snapshot else "not reached yet"
-
-
-def _context_of(entry: dict[str, Any]) -> int:
-    """The context length in a model's entry, as vLLM and SGLang report it; 0 if there is none."""
-    length = entry.get("max_model_len")
-    return length if isinstance(length, int) and not isinstance(length, bool) and length > 0 else 0
-
-
-def _model_entries(body: bytes) -> list[dict[str, Any]]:
-    """Entries with a usable id. An answer that is no list of models yields none, so that any model may be tried."""
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return []
-    data: Sequence[Any] = document.get("data", []) if isinstance(document, dict) else []
-    return [entry for entry in data if isinstance(entry, dict) and isinstance(entry.get("id"), str)] if isinstance(data, list) else []

@@ -87,8 +87,9 @@ class CompletionHandler:
         salt = self._manager.block_salt(identity.tenant)
         call = await self._bodies.call(http.path, body, self._fleet.only_model, salt)
         # What continues a response has to reach the instance that keeps it.
-        model = call.model if call.previous_response else self._failover.model_for(call.model)
         only_on = self._kept.holder_of_previous(call, identity.tenant)
+        serving = self._failover
+        model = serving.model_on(call.model, only_on) if call.previous_response else serving.model_for(call.model)
         fields: dict[str, object] = {} if call.names_model and model == call.model else {"model": model}
         served_instead = "" if model == call.model else model
         if served_instead:

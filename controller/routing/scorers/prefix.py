@@ -107,6 +107,7 @@ class Prefix:
         self._trust.left(instance)
         self._trust_in_events.left(instance)
         self._reports.discard(instance)
+        self._for = None
 
     def _expects(self, request: Request, instance: str) -> tuple[float, Trust]:
         """Tokens of the prompt that an instance should have cached, and the trust in the source that says so."""

@@ -122,7 +122,7 @@ def _first_tokens(text: str, arms: Mapping[str, Sequence[Result]], most_ms: floa
     beyond = first_token_ms_beyond(arms[PRODUCT], arms[PASS])
     words = f"medians of {ours.ttft_ms_p50:.1f} beside {theirs.ttft_ms_p50:.1f} ms"
     if beyond is None:
-        return Outcome(goal=text, passed=1, failed=0, open=0, worst=words)
+        return Outcome(goal=text, passed=0, failed=0, open=1, worst="no request has a first token in both arms")
     passed, missed = beyond.median <= most_ms, beyond.low > most_ms
     words = f"{beyond.median:+.1f} ms ({beyond.low:+.1f} to {beyond.high:+.1f}); {words}"
     return Outcome(goal=text, passed=int(passed), failed=int(missed), open=int(not (passed or missed)), worst=words)

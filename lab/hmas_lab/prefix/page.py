@@ -59,7 +59,7 @@ def tables(document: Mapping[str, Any]) -> Iterator[Table]:
 
 
 def _place(place: Mapping[str, Any]) -> str:
-    return f"`{place['workload']}` at {place['load']:g}" + (", one instance away for a fifth of the time" if place["away"] else "")
+    return f"`{place['workload']}` at {place['load']:g}" + (", one instance away for a twentieth of the time" if place["away"] else "")
 
 
 def _goals(document: Mapping[str, Any]) -> Table:

@@ -24,7 +24,7 @@ PROFILE = "a100-llama-3-70b-tp4"
 INSTANCES = 8
 TENANT = "chat"
 AWAY_FROM, AWAY_FOR = 0.4, 0.2
-"""Of the arrivals' length: when one instance takes no requests, where a task says so."""
+"""Of the requests over their rate, a quarter of the time that the chats come: when one instance takes no requests, where a task says so."""
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +35,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         workload: Of `WORKLOADS`.
         rate_rps: Arrivals, requests per second.
         load: The same over the capacity of the fleet (`hmas_lab.prefix.study.capacity_rps`); 0 while that is measured.
-        away: Whether one instance takes no requests for a fifth of the time.
+        away: Whether one instance takes no requests for a twentieth of the time.
     """
 
     arm: str

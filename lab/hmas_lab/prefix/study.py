@@ -33,7 +33,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         seeds: Runs of each place, seeds 0 and up.
         requests: Per run; chats have four times as many.
         loads: Over the capacity (`capacity_rps`).
-        away_load: Load of the chats during which one instance takes no requests for a fifth of the time; 0: left out.
+        away_load: Load of the chats during which one instance takes no requests for a twentieth of the time; 0: left out.
     """
 
     seeds: Annotated[int, Meta(ge=1, le=100)] = 2
