@@ -87,8 +87,8 @@ def data(tmp_path):
         write(f"arrivals/{name}.csv.gz", f"arrival_s,context_tokens,generated_tokens\n{rows}")
     lines = [json.dumps({"timestamp": 500 * n, "input_length": 700 + n, "output_length": 30, "hash_ids": [n, n + 1]}) for n in range(400)]
     write("arrivals/mooncake_conversation.jsonl.gz", "\n".join(lines))
-    hours = [f"{21_600 * n},100,200,{10 + n}\nm,input_tokens,{21_600 * n},5000,6000,5" for n in range(9)]
-    hours = "".join(f"m,input_tokens,{row}\nm,output_tokens,0,1,2,3\n" for row in hours)
+    windows = [f"{21_600 * n},100,200,{10 + n}\nm,input_tokens,{21_600 * n},5000,6000,5" for n in range(9)]
+    hours = "".join(f"m,input_tokens,{row}\nm,output_tokens,0,1,2,3\n" for row in windows)
     few = "short,input_tokens,0,100,200,1\n"
     write("arrivals/servegen_length_hist.csv.gz", f"model,field,t_s,bin_lo,bin_hi,est_requests\n{hours}{few}")
     prompts = [
