@@ -108,7 +108,7 @@ def _lengths(prompt: Floats, output: Floats) -> dict[str, Any]:
 def _targets(drawn: Workload) -> dict[str, Any]:
     """By task type: its row of Table 6, and the targets of the drawn requests by Eq. 14, sorted."""
     ttft_ms, tpot_ms = np.asarray(drawn.slo_ttft_ms, np.float64), np.asarray(drawn.slo_tpot_ms, np.float64)
-    found: dict[str, Any] = {}
+    found: dict[str, dict[str, Any]] = {}
     for number, task in enumerate(TASKS):
         mine = np.flatnonzero(np.asarray(drawn.task) == number)
         if len(mine):
