@@ -16,9 +16,9 @@ from hmas.agents.meta.model import MetaModel
 from hmas.agents.meta.paper_guards import PAPER_GUARDS
 from hmas.agents.meta.pending_work import Decisions
 from hmas.agents.meta.selectors.base import ModelSelector, Selector
-from hmas.agents.meta.selectors.llm import LlmSelector
+from hmas.agents.meta.selectors.llm import NO_DEFAULTS, LlmSelector
 from hmas.agents.meta.selectors.llm_endpoint import configured_endpoint
-from hmas.agents.meta.selectors.paper_rules import PaperRuleSelector
+from hmas.agents.meta.selectors.paper_rules import AS_PRINTED, PaperRuleSelector
 from hmas.agents.meta.selectors.rules import RuleSelector
 from hmas.agents.meta.selectors.twin import TwinSelector
 from hmas.agents.meta.twin.fleet import FleetModel
@@ -65,8 +65,14 @@ def _rule_selector(_setup: SelectorSetup) -> Selector:
 def _language_model(setup: SelectorSetup) -> Selector:
     agents = setup.config.agents
     endpoint = configured_endpoint(agents, os.environ)
-    rules = PaperRuleSelector() if agents.meta_guards == "paper" else RuleSelector()
-    return LlmSelector(endpoint.ask, rules, model=agents.meta_llm_model, max_tokens=agents.meta_llm_max_tokens)
+    printed = agents.meta_guards == "paper"
+    return LlmSelector(
+        endpoint.ask,
+        PaperRuleSelector() if printed else RuleSelector(),
+        model=agents.meta_llm_model,
+        max_tokens=agents.meta_llm_max_tokens,
+        defaults=AS_PRINTED if printed else NO_DEFAULTS,
+    )
 
 
 def _paper_selector(_setup: SelectorSetup) -> Selector:

@@ -12,7 +12,7 @@ import jsonschema
 import msgspec
 import pytest
 from chat_kit import answer, chat_server, closed_port, raw, says, text_of
-from control_kit import long_view
+from control_kit import long_view, short_view
 from hypothesis import given
 from hypothesis import strategies as st
 from typing_kit import known, of_type
@@ -77,6 +77,23 @@ def test_naming_what_runs_leaves_hints_and_window_as_they_are():
         assert decided(selector(chat.url), situation(current=current)).candidate == current
 
 
+def test_under_the_papers_guards_its_policies_are_the_papers():
+    with chat_server(says(answer("two-lane", parameters=[{"name": "slow_quantile", "value": "0.7"}]))) as chat:
+        agents = AgentsConfig(
+            meta_selector="llm", meta_llm_url=chat.url, meta_guards="paper", meta_agree=1, meta_policies="edf,two-lane", meta_judge=False
+        )
+        meta = make_meta(Config(agents=agents))
+        said = []
+        for step in range(4):
+            meta.on_view(short_view(1000.0 + 10.0 * step), 1000.0 + 10.0 * step)
+            said += meta.on_view(long_view(1000.0 + 10.0 * step), 1000.0 + 10.0 * step) + meta.think(1000.0 + 10.0 * step)
+    text = chat.asked[0]["messages"][1]["content"]
+    for told in ("gate_ms 0 to 600000, default 1000", "key 0 to 1, default 1"):
+        assert told in text, text
+    switched = [one for one in said if isinstance(one, MetaDecision) and one.policy == "two-lane"]
+    assert switched[0].parameters == {"gate_ms": 1000.0, "slow_quantile": 0.7}
+
+
 def test_what_it_is_asked():
     now = situation(view=long_view(1000.0, violation_rate=0.123, by_task={"QA": 0.75}), allowed=("edf", "two-lane"))
     with chat_server(says(answer("edf"))) as chat:
@@ -91,7 +108,14 @@ def test_what_it_is_asked():
     assert (form["type"], form["json_schema"]["strict"]) == ("json_schema", True)
     assert form["json_schema"]["schema"]["properties"]["policy"]["enum"] == ["edf", "two-lane"]
     text = body["messages"][1]["content"]
-    for told in ("violation_rate: 0.123", "QA 75%", "in force: edf, for 100 s", "50.0% good of 77", "slow_quantile 0.05 to 0.99"):
+    for told in (
+        "violation_rate: 0.123",
+        "QA 75%",
+        "in force: edf, for 100 s",
+        "50.0% good of 77",
+        "slow_quantile 0.05 to 0.99",
+        "gate_ms 0 to 600000, default 0",
+    ):
         assert told in text, text
     assert POLICIES["two-lane"].summary in text
     assert "lottery" not in text, "what may not be chosen is not described"

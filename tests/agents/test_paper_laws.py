@@ -207,6 +207,15 @@ def test_one_evaluation_switches_and_edf_goes_by_the_whole_deadline():
     assert (said.policy, said.parameters, said.previous, said.source) == ("edf", {"key": 1.0}, "sjf", "paper-rules")
 
 
+def test_head_of_line_blocking_gets_lanes_with_gates():
+    model = meta()
+    model.on_short(short_view(9.0), 9.0)
+    (said,) = model.on_long(long_view(10.0, **BLOCKED), 10.0)
+    assert (said.policy, said.parameters) == ("two-lane", {"gate_ms": 1000.0})
+    # The second evaluation names the same lanes and parameters, so the gates go on.
+    assert [one for one in model.on_long(long_view(20.0, **BLOCKED), 20.0) if one.changed] == []
+
+
 @pytest.mark.parametrize("seen", [{"ttft_ms": tail(451.0)}, {"violation_rate": 0.031}])
 def test_a_switch_that_made_one_view_worse_is_rolled_back_at_once(seen):
     # Before: TTFT p99 300 ms and 2 % misses; 1.5 times that is 450 ms and 3 %.

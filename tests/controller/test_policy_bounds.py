@@ -302,10 +302,17 @@ def is_slow(entry: QueueEntry) -> bool:
     return entry.estimates.total_ms > 2500.0
 
 
-def test_the_gates_of_two_lanes_divide_time():
+def test_gates_make_turns_longer_and_keep_the_shares():
     policy = lanes(gate_ms=1000.0, fast_share=0.7)
-    found = [is_slow(known(policy.pop(100.0 + step / 20.0))) for step in range(40)]
-    assert found == 2 * (14 * [False] + 6 * [True])
+    found = [is_slow(known(policy.pop(100.0 + step / 20.0))) for step in range(50)]
+    assert found[:20] == 14 * [False] + 6 * [True]
+    assert sum(found) == pytest.approx(15, abs=6)
+
+
+def test_gates_starve_no_lane_whose_dispatches_come_at_their_period():
+    policy = lanes(gate_ms=1000.0, fast_share=0.7)
+    found = [is_slow(known(policy.pop(100.0 + step))) for step in range(40)]
+    assert sum(found) == pytest.approx(12, abs=2)
 
 
 def test_a_lane_at_its_bound_lets_the_other_go_first():

@@ -6,10 +6,12 @@ no more than the model's time.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import msgspec
 
+from hmas.agents.meta.candidate import candidate
 from hmas.agents.meta.selectors.base import Pending, Proposal, Reward, Selector, Situation
 from hmas.agents.meta.selectors.llm_answer import AnswerError, constrained_body, plain, read, schema
 from hmas.agents.meta.selectors.llm_prompt import TASK, question
@@ -24,6 +26,8 @@ REMEMBERED = 6
 TOLD_CHARS = 400
 """Most characters of a failure text."""
 
+NO_DEFAULTS: Mapping[str, Mapping[str, float]] = MappingProxyType({})
+
 Ask = Callable[[bytes], str]
 """Sends the body of a chat completion and returns the text of its answer; raises an `HmasError` if there is none."""
 
@@ -36,6 +40,7 @@ class LlmSelector:
         instead: A selector that answers at once.
         model: Name of the model at the endpoint; empty for the server's own.
         max_tokens: Bound on the answer's tokens.
+        defaults: By policy, the values of parameters that an answer leaves out, where they are not the policy's own defaults.
 
     Attributes:
         ask: As given.
@@ -44,11 +49,20 @@ class LlmSelector:
     name = "llm"
     trusted = False
 
-    def __init__(self, ask: Ask, instead: Selector, *, model: str = "", max_tokens: int = 512) -> None:
+    def __init__(
+        self,
+        ask: Ask,
+        instead: Selector,
+        *,
+        model: str = "",
+        max_tokens: int = 512,
+        defaults: Mapping[str, Mapping[str, float]] = NO_DEFAULTS,
+    ) -> None:
         self.ask = ask
         self._instead = instead
         self._model = model
         self._max_tokens = max_tokens
+        self._defaults = defaults
         self._lately: deque[Reward] = deque(maxlen=REMEMBERED)
         self._failures = 0
         self._rests_until_s = float("-inf")
@@ -72,7 +86,7 @@ class LlmSelector:
 
     def body(self, situation: Situation) -> bytes:
         """The body of the request to the language model."""
-        asked = question(situation, list(self._lately))
+        asked = question(situation, list(self._lately), self._defaults)
         return constrained_body(TASK, asked, schema(situation.allowed), name="decision", model=self._model, max_tokens=self._max_tokens)
 
     def _taken(self, situation: Situation, text: str) -> Proposal:
@@ -85,6 +99,8 @@ class LlmSelector:
         if wanted.policy == situation.current.policy and not wanted.parameters:
             # Naming the active policy keeps its parameters and window.
             wanted = situation.current
+        elif wanted.policy in self._defaults:
+            wanted = candidate(wanted.policy, {**self._defaults[wanted.policy], **wanted.parameters})
         return Proposal(candidate=wanted, reason=answer.told or "no reason given", source=self.name, confidence=answer.confidence)
 
     def _failed(self, situation: Situation, why: str) -> Proposal:

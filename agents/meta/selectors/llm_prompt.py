@@ -5,7 +5,7 @@ left out, because they add nothing to the figures.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hmas.agents.meta.selectors.base import Reward, Situation
 from hmas.agents.meta.selectors.rules import figures
@@ -34,16 +34,17 @@ MEANINGS = {
 }
 
 
-def question(situation: Situation, lately: Sequence[Reward]) -> str:
+def question(situation: Situation, lately: Sequence[Reward], defaults: Mapping[str, Mapping[str, float]]) -> str:
     """Builds the text for one evaluation.
 
     Args:
         situation: The current situation.
         lately: Outcomes of earlier choices, oldest first.
+        defaults: By policy, the values of parameters that an answer leaves out, where they are not the policy's own defaults.
     """
     now = [f"- in force: {situation.current.label}, for {_span(situation.now_s - situation.since_s)}"]
     now += [f"- configured: {situation.start.label}"]
-    parts = ["Policies that you may choose:", *(_policy(name) for name in situation.allowed), _common(), ""]
+    parts = ["Policies that you may choose:", *(_policy(name, defaults.get(name, {})) for name in situation.allowed), _common(), ""]
     parts += ["Now:", *now, "", f"The last {situation.view.window_s:.0f} s:", *_figures(situation.view)]
     if lately:
         parts += ["", "What came of late, oldest first:"]
@@ -51,11 +52,11 @@ def question(situation: Situation, lately: Sequence[Reward]) -> str:
     return "\n".join(parts)
 
 
-def _policy(name: str) -> str:
+def _policy(name: str, defaults: Mapping[str, float]) -> str:
     policy = POLICIES[name]
     ranges = [
         f"{parameter} {policy.parameter_ranges[parameter][0]:g} to {policy.parameter_ranges[parameter][1]:g}, default {value:g}"
-        for parameter, value in policy.default_parameters.items()
+        for parameter, value in {**policy.default_parameters, **defaults}.items()
     ]
     return f"- {name}: {policy.summary}" + (f" (parameters: {'; '.join(ranges)})" if ranges else "")
 

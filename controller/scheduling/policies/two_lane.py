@@ -1,5 +1,6 @@
 """Two lanes, fast and slow, split on predicted service time."""
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
@@ -41,13 +42,13 @@ class TwoLane(QueuePolicy):
     lane gets its share to within one or two, and neither starves. A lane that was empty starts level, with no claim to what it did not use;
     once both lanes are empty, both start level.
 
-    Instead of dispatches, gates may divide time (the gate period among the hints of C.1): of each period the fast lane's gate is open for
-    its share, the slow lane's for the rest. And a lane may have a concurrency of its own (3.5). Both bind only while requests of the other
-    lane wait: no request waits for its lane beside a free slot.
+    Gates may make the turns longer (the gate period among the hints of C.1): a lane that has the turn keeps it for its share of the period,
+    and then the lane with the lower start tag gets it. And a lane may have a concurrency of its own (3.5). Both bind only while requests of
+    the other lane wait: no request waits for its lane beside a free slot.
 
     Parameters: `threshold_ms`: the split on T_tot, 0 to follow the traffic; `slow_quantile`: the quantile of recent T_tot that the split
-    follows; `fast_share`: the fast lane's share of dispatches, or of time, while both lanes wait; `gate_ms`: the gates' period, 0 for no
-    gates; `fast_running`, `slow_running`: most requests of a lane in flight while the other lane waits, 0 for no bound.
+    follows; `fast_share`: the fast lane's share of dispatches while both lanes wait; `gate_ms`: the gates' period, 0 for no gates;
+    `fast_running`, `slow_running`: most requests of a lane in flight while the other lane waits, 0 for no bound.
 
     Client priority moves the slack by one second per step.
     """
@@ -76,7 +77,7 @@ class TwoLane(QueuePolicy):
     )
     signals: ClassVar[tuple[Signal, ...]] = (SERVICE_TIME, ARRIVAL, TARGETS, OUTPUT_LENGTH, PRIORITY)
     starvation: ClassVar[str] = (
-        "no lane below its share of dispatches (of time with gates, below its bound in flight); in a lane passed only by less slack"
+        "no lane below its share of dispatches, to within a gate period, and below its bound in flight; in a lane passed only by less slack"
     )
     complexity: ClassVar[str] = "push, pop, re-key O(log n), removal O(1)"
     source: ClassVar[str] = "H-MAS 3.5, Eq. 5"
@@ -89,7 +90,8 @@ class TwoLane(QueuePolicy):
         self._start = {FAST: 0.0, SLOW: 0.0}
         self._virtual = 0.0
         self._recall: Recall[Turn] = Recall(_KEEP)
-        self._gate_ms, self._fast_share = parameters["gate_ms"], parameters["fast_share"]
+        self._gate_s = {lane: parameters["gate_ms"] / 1000.0 / charge for lane, charge in self._charge.items()}
+        self._gate, self._gate_since_s = FAST, -math.inf
         self._bound = {FAST: parameters["fast_running"], SLOW: parameters["slow_running"]}
         self._bounded = any(self._bound.values())
         self._lane_of: OrderedDict[str, str] = OrderedDict()
@@ -189,9 +191,10 @@ class TwoLane(QueuePolicy):
             open_lanes = [lane for lane, bound in self._bound.items() if not bound or self._running[lane] < bound]
             if len(open_lanes) == 1:
                 return open_lanes[0]
-        if self._gate_ms:
-            return FAST if 1000.0 * now_s % self._gate_ms < self._fast_share * self._gate_ms else SLOW
-        return SLOW if self._start[SLOW] < self._start[FAST] else FAST
+        # A clock that is set back closes the gate, too.
+        if not 0.0 <= now_s - self._gate_since_s < self._gate_s[self._gate]:
+            self._gate, self._gate_since_s = SLOW if self._start[SLOW] < self._start[FAST] else FAST, now_s
+        return self._gate
 
     def _runs(self, request_id: str, lane: str) -> None:
         self._lane_of[request_id] = lane
