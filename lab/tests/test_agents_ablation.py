@@ -81,7 +81,7 @@ def pool(data):
 
 def stream(pool, rate=6.0, seed=1, scale=0.2):
     spec = ArrivalSpec(mean_rps=rate, duration_s=40.0)
-    return draw(pool, load_mixture()[0], spec, seed=seed, slo_scale=scale, model="m")
+    return draw(pool, load_mixture()[0], spec, seed=seed, slo_scale=scale, model=read_fleet("1xdemo-small").model())
 
 
 def test_the_pool_holds_what_models_answered_and_every_model_s_length_where_it_is_known(pool):
@@ -149,6 +149,7 @@ def test_an_oracle_puts_right_what_it_knows_and_nothing_else(pool, targets, leng
         assert (said.output_tokens == one.truth.output_tokens) is lengths
         assert (said.ttft_slo_ms == one.truth.slo.ttft_ms) is (targets or one.truth.task is LONG)
     completed = {result.index for result in made.results if result.outcome == "completed"}
+    assert completed
     assert {int(one.request_id) for one in blind.learnt if one.outcome is OutcomeKind.COMPLETED} == completed
 
 
