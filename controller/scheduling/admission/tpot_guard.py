@@ -16,7 +16,7 @@ by it."""
 _FLOOD_MARGIN = 1.8
 """The same for a request whose tenant floods, which has to suit the strictest target of the others too. With real bodies on embedded
 engines (`hmas-lab tenants`, weights of 1:1, a flood that comes at once) a tenant within its share keeps 96 % with 1.2 and 98 with 1.8; the
-flood has 798 and 543 requests in time. `lab/benchmarks/guard_study.py --flood`, whose chats are shorter, shows no difference for the tenant."""
+flood has 798 and 543 requests in time. `lab/benchmarks/guard_study.py --flood`, of shorter chats, shows none for the tenant."""
 _FLOOD_SHARE = 0.15
 """Part of the usual share of the room of other tenants' requests that is open to a request whose tenant floods. In simulated floods of
 mixed sizes, a tenant within its share keeps 68 % of what it has alone without the rules for floods (weights of 4:1; 47 % with equal ones),
