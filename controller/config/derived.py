@@ -3,7 +3,8 @@
 import ipaddress
 from pathlib import Path
 
-from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig, GatewayConfig
+from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig
+from hmas.controller.config.section import GatewayConfig
 from hmas.controller.core.allowed_sites import ANY, AllowedSites
 from hmas.controller.routing.registry import router_text
 from hmas.controller.scheduling.policies.registry import named
@@ -92,6 +93,7 @@ def scheduler_settings(config: Config) -> SchedulerSettings:
     """Every setting of the scheduler, for both the gateway and meta's twin."""
     section = config.scheduler
     return SchedulerSettings(
+        binding=section.binding,
         queue_limit=section.queue_limit,
         evict_lower_ranked=section.evict_lower_ranked,
         overdue=section.overdue,

@@ -7,14 +7,12 @@ from msgspec import Meta
 from hmas.controller.config.mqtt import MqttConfig
 from hmas.controller.config.section import (
     BusConfig,
-    HostName,
+    GatewayConfig,
     KvEventsConfig,
     ListedName,
     LoggingConfig,
     ModelConfig,
     Name,
-    Origin,
-    Port,
     Seconds,
     Section,
     Share,
@@ -27,77 +25,6 @@ from hmas.controller.routing.registry import DEFAULT_ROUTER
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
 from hmas.controller.scheduling.settings import SHIPPED
 from hmas.engines.registry import AUTO
-
-
-class GatewayConfig(Section, frozen=True):
-    """The OpenAI-compatible server for clients."""
-
-    host: Annotated[str, doc("address the gateway listens on")] = "127.0.0.1"
-    port: Port = 8080
-    admin_host: Annotated[str, doc("address of the operators' API; keep it on loopback")] = "127.0.0.1"
-    admin_port: Port = 8081
-    admin_token_sha256: Annotated[
-        str,
-        doc(
-            "hash of the bearer token of the operators' API; required when it is not on loopback; empty: the gateway makes a token at its "
-            "first start, in the file `admin-token` under state_dir",
-            pattern=r"^([0-9a-f]{64})?$",
-        ),
-    ] = ""
-    no_auth: Annotated[bool, doc("serve without API keys; allowed only when host is a loopback address")] = False
-    allowed_hosts: Annotated[
-        list[HostName],
-        doc(
-            "names by which clients may reach the gateway (the Host header, without port), beside addresses, localhost and `host`; "
-            "`*`: any; empty: any where host is not a loopback address, else none more"
-        ),
-    ] = []  # noqa: RUF012 - msgspec copies it
-    allowed_origins: Annotated[
-        list[Origin], doc("origins of web pages that may send requests and read the answers (CORS); `*`: any; empty: none")
-    ] = []  # noqa: RUF012 - likewise
-    admin_allowed_hosts: Annotated[
-        list[HostName], doc("the same as allowed_hosts for the operators' API, beside addresses, localhost and `admin_host`; `*`: any")
-    ] = []  # noqa: RUF012 - likewise
-    admin_allowed_origins: Annotated[list[Origin], doc("the same as allowed_origins for the operators' API")] = []  # noqa: RUF012 - likewise
-    max_body_bytes: Annotated[int, doc("larger request bodies are refused with 413", ge=1024, le=1 << 30)] = 16 << 20
-    max_body_bytes_total: Annotated[
-        int,
-        doc(
-            "bytes of all request bodies that are being received, wait or run; a body beyond it gets 503. Bodies over 64 KiB leave a "
-            "quarter of it free for smaller ones. At least max_body_bytes",
-            ge=1024,
-            le=1 << 40,
-        ),
-    ] = 512 << 20
-    max_connections: Annotated[int, doc("open client connections beyond which new ones get 503 and are closed", ge=1, le=1_000_000)] = 8192
-    request_timeout_s: Annotated[Seconds, doc("deadline of a request from its arrival; 504 after it")] = 600.0
-    engine_connect_timeout_s: Annotated[Seconds, doc("how long to wait for an engine to accept a connection")] = 5.0
-    engine_idle_timeout_s: Annotated[Seconds, doc("silence of an engine in the middle of an answer after which it counts as broken")] = (
-        120.0
-    )
-    engine_head_timeout_s: Annotated[
-        Seconds,
-        doc(
-            "how long an engine may take to begin its answer to a streamed request or to embeddings, scores and counts of tokens, and 2 ms "
-            "more for each prompt token; the request is then tried on another engine. A completion that is not streamed has no beginning "
-            "before its end and no such limit"
-        ),
-    ] = 120.0
-    engine_stall_s: Annotated[
-        Seconds,
-        doc(
-            "how long an engine may report running requests and compute no token, and 2 ms more for each token of the longest prompt "
-            "without an answer; it then counts as hung (vLLM, SGLang with --enable-metrics, the embedded engine)"
-        ),
-    ] = 60.0
-    drain_s: Annotated[Seconds, doc("how long SIGTERM waits for running requests")] = 30.0
-    share_prompts: Annotated[
-        bool, doc("send a bounded prompt excerpt to the perception agent; false keeps prompts inside the gateway process")
-    ] = True
-    explain_kept: Annotated[
-        int, doc("ended requests that `hmas explain` still knows, about 4 KB each; 0 keeps none", ge=0, le=1_000_000)
-    ] = 10_000
-    explain_s: Annotated[Seconds, doc("how long `hmas explain` knows a request after its end")] = 3600.0
 
 
 class EngineConfig(Section, frozen=True):
@@ -231,6 +158,13 @@ class SchedulerConfig(Section, frozen=True):
     ] = SHIPPED.fence_prefix_credit
     fence_in_bypass: Annotated[bool, doc("Eq. 2 holds in the emergency bypass, too")] = SHIPPED.fence_in_bypass
     idle_relief: Annotated[bool, doc("dispatch what has waited a second beside a half-empty instance")] = SHIPPED.idle_relief
+    binding: Annotated[
+        Literal["central", "arrival"],
+        doc(
+            "when a request is bound to an instance: central: when it is sent, from one queue of all; arrival: the router chooses at "
+            "once, and the request waits in the queue of that instance"
+        ),
+    ] = SHIPPED.binding
     routing: Annotated[ListedName, doc("router, which chooses the instance; `hmas router list` has the names")] = DEFAULT_ROUTER
     routing_weights: Annotated[Weights, doc("weights of its scorers, in place of its own; 0 leaves one out")] = {}  # noqa: RUF012 - likewise
     tick_s: Annotated[Seconds, doc("how often deadlines are checked and telemetry is sent")] = 0.1

@@ -13,7 +13,8 @@ from hmas.controller.admin.server import AdminServer
 from hmas.controller.admin.token import kept_token
 from hmas.controller.bus.base import Bus
 from hmas.controller.config.derived import admin_sites, admin_token_file, is_loopback, public_sites, url_of
-from hmas.controller.config.schema import Config, EngineConfig, GatewayConfig
+from hmas.controller.config.schema import Config, EngineConfig
+from hmas.controller.config.section import GatewayConfig
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.gateway.app import Gateway
 from hmas.controller.gateway.bus_lease import GatewayLease

@@ -45,7 +45,7 @@ class QueueAdmission:
         if full is not None:
             return endings.tenant_queue_full(request, full, self.retry_after_s(request.model, now_s))
         if len(self._wait_queue) >= self._settings.queue_limit and not self._outranks(request, estimates):
-            wait_s = max(self._wait_queue.group_of(request.model).work.wait_s(now_s), self._place_s(now_s))
+            wait_s = max(self._wait_queue.wait_s(request.model, now_s), self._place_s(now_s))
             return endings.queue_full(len(self._wait_queue), self._settings.queue_limit, told_s(wait_s))
         if metered:
             self._tenancy.charge(request, estimates, now_s)
@@ -57,7 +57,7 @@ class QueueAdmission:
         return worst is not None and rank_of(request, estimates.importance, overdue=False) < worst[0]
 
     def sample(self, now_s: float) -> None:
-        """Samples how much work has left each queue. The caller does this at regular intervals. O(models)."""
+        """Samples how much work has left each queue. The caller does this at regular intervals. O(groups)."""
         for group in self._wait_queue.groups:
             group.work.sample(now_s)
 
@@ -68,7 +68,7 @@ class QueueAdmission:
         request is dispatched, ends, or becomes overdue and makes way. A long queue of another model, or the speed of its instances, does
         not count.
         """
-        return told_s(self._wait_queue.group_of(model).work.wait_s(now_s))
+        return told_s(self._wait_queue.wait_s(model, now_s))
 
     def _place_s(self, now_s: float) -> float:
         """Seconds until one of all waiting requests leaves, from any queue: the limit on waiting requests is global."""

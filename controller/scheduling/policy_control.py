@@ -7,6 +7,7 @@ from hmas.controller.core.messages import LengthBound
 from hmas.controller.core.placement import Router
 from hmas.controller.core.types import Controls
 from hmas.controller.scheduling.admission.quotas import Tenancy, TenantLimits
+from hmas.controller.scheduling.binding import ArrivalBinding
 from hmas.controller.scheduling.dispatch import DispatchPlanner
 from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.running import Running, TokenSource
@@ -41,6 +42,7 @@ class PolicyControl:
         self.instances = instances
         self._planner = planner
         self._wait_queue = room
+        self._binding = ArrivalBinding(room, planner.routers)
         self._weights = weights
         self.tenancy = tenancy
         self._running: dict[str, Running] = {}
@@ -177,6 +179,7 @@ class PolicyControl:
             SchedulingError: Unknown instance.
         """
         self._instance(instance).drain(draining=draining)
+        self._binding.changed(instance)
 
     def set_probing(self, instance: str, probing: bool) -> None:
         """Lets one more request go to an instance that may not serve, and no second one; or lifts that limit.
@@ -231,6 +234,8 @@ class PolicyControl:
         if self._instance(name).in_flight:
             raise SchedulingError(f"instance {name!r} has {self._instance(name).in_flight} requests in flight; allowed: none")
         self._instance(name).drain(draining=True)
+        self._binding.changed(name)
+        self._binding.rebind(self._planner.avoided, now_s)
         del self.instances[name]
         self._planner.forget(name)
         self._use_instances(now_s)
@@ -248,6 +253,7 @@ class PolicyControl:
         """
         self._instance(instance).models = models
         self._wait_queue.regroup(now_s)
+        self._binding.changed(instance)
 
     def observe(self, snapshot: EngineSnapshot) -> None:
         """Takes an engine's report: an unhealthy engine gets no dispatches; KV size and ceilings are recorded.
@@ -259,6 +265,8 @@ class PolicyControl:
         if not snapshot.healthy and instance.engine is not None and instance.engine.healthy:
             self._planner.routers.left(instance.name)
         instance.observe(snapshot)
+        if not snapshot.healthy:
+            self._binding.changed(instance.name)
 
     def _instance(self, name: str) -> Instance:
         if name not in self.instances:

@@ -38,11 +38,11 @@ class SchedulerReports(PolicyControl):
         return is_half_empty(self._instance(instance), now_s)
 
     def heads(self) -> list[QueueEntry]:
-        """The oldest request of each group of requests that the same instances serve. O(groups)."""
-        return [group.first.entry for group in self._wait_queue.groups if group.first is not None]
+        """Of each group of requests that the same instances serve, the oldest one that is bound to none of them. O(groups)."""
+        return [group.first.entry for group in self._wait_queue.queues.central if group.first is not None]
 
     def oldest(self, model: str, limit: int) -> list[QueueEntry]:
-        """The oldest waiting requests in the group of `model`, at most `limit`."""
+        """The oldest waiting requests in the group of `model` that are bound to no instance, at most `limit`."""
         return [waiting.entry for waiting in islice(self._wait_queue.group_of(model).members.values(), limit)]
 
     def queued_ids(self) -> list[str]:

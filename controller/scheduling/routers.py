@@ -1,15 +1,16 @@
 """The router of each model, the hooks of its requests, and what replaces a ranking that cannot be followed."""
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
-from hmas.controller.core.placement import Choice, Router
+from hmas.controller.core.placement import Choice, InstanceState, Router
 from hmas.controller.core.types import Request
-from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 
 ALL = "*"
 """Stands for all models without a router of their own."""
 FALLBACK = "the router failed; the emptiest instance"
+Ranked = TypeVar("Ranked", bound=InstanceState)
 
 
 class Routers:
@@ -45,16 +46,16 @@ class Routers:
         self._hooks = {model: router for model, router in self._routers.items() if hasattr(router, "sent") or hasattr(router, "ended")}
         self.uses_blocks = any(getattr(router, "uses_blocks", False) for router in self._routers.values())
 
-    def ranking(self, entry: QueueEntry, instances: Sequence[Instance], now_s: float) -> Iterator[tuple[Instance, Choice]]:
+    def ranking(self, entry: QueueEntry, instances: Sequence[Ranked], now_s: float) -> Iterator[tuple[Ranked, Choice]]:
         """The instances for a request in the order of its model's router; if it fails, the rest of them, the emptiest first."""
         model = entry.request.model
         router = self._routers[model] if model in self._routers else self._routers[ALL]
-        named: list[Instance] = []
+        named: list[Ranked] = []
         fault = ""
         try:
             for choice in router.rank(entry, instances, now_s):
                 name = choice.instance
-                found: Instance | None = None
+                found: Ranked | None = None
                 for instance in instances:
                     if instance.name == name:
                         found = instance
@@ -100,10 +101,10 @@ class Routers:
             self.fault = f"router {getattr(router, 'name', '')!r}: {name} raised {type(error).__name__}: {error}"
 
 
-def _share(instance: Instance) -> float:
+def _share(instance: InstanceState) -> float:
     return instance.sequences / instance.n_run
 
 
-def _names(instances: Sequence[Instance]) -> str:
+def _names(instances: Sequence[InstanceState]) -> str:
     shown = ", ".join(instance.name for instance in instances[:8])
     return f"{shown} and {len(instances) - 8} more" if len(instances) > 8 else shown

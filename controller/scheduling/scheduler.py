@@ -1,10 +1,11 @@
 """The scheduler, driven by the gateway and the simulation alike: it decides which request runs next, and where."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from hmas.controller.core.errors import SchedulingError
 from hmas.controller.core.messages import SystemSnapshot
-from hmas.controller.core.placement import Router
+from hmas.controller.core.placement import Choice, Router
 from hmas.controller.core.types import Estimates, OutcomeKind, Request
 from hmas.controller.scheduling import accounts
 from hmas.controller.scheduling import refusals as endings
@@ -15,7 +16,7 @@ from hmas.controller.scheduling.idle_holds import IdleHolds
 from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.kv_fence import upper_tokens
 from hmas.controller.scheduling.instances.likeness import pool_windows
-from hmas.controller.scheduling.intake import QueueAdmission
+from hmas.controller.scheduling.intake import QueueAdmission, told_s
 from hmas.controller.scheduling.policies.registry import check_parameters, own_parameters
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.policy_control import make_instance
@@ -73,10 +74,12 @@ class Scheduler(SchedulerReports):
             overdue_wait_s=settings.overdue_wait_s,
             tenancy=tenancy,
             weights=weights,
+            binds=settings.binding == "arrival",
         )
         super().__init__(settings, made, DispatchPlanner(settings, Routers(router), tenancy), room, weights=weights, tenancy=tenancy)
         self._hint_guard(complete)
         self._admission = QueueAdmission(settings, room, tenancy)
+        self._binds = settings.binding == "arrival"
         self._idle_holds = IdleHolds()
         self._given_up: list[Dropped] = []
         self._seq = 0
@@ -110,6 +113,8 @@ class Scheduler(SchedulerReports):
         entry = QueueEntry(request=request, estimates=estimates, seq=self._seq, weight=self._weights.get(request.tenant, weight))
         self._seq += 1
         entry.estimates = self._attainable(entry, estimates)
+        if self._binds:
+            self._binding.bind(entry, self._planner.avoided, now_s)
         self._wait_queue.add(entry, now_s)
         if len(self._wait_queue) > self.settings.queue_limit and (worst := self._wait_queue.backlog.worst()) is not None:
             loser = self._wait_queue.remove(worst[1])
@@ -145,8 +150,10 @@ class Scheduler(SchedulerReports):
     def dispatch(self, now_s: float) -> list[Dispatch]:
         """All requests that can be dispatched now, in order; each counts as in flight from now on."""
         self._wait_queue.sweep(now_s)
+        if self._binds:
+            self._binding.rebind(self._planner.avoided, now_s)
         sent: list[Dispatch] = []
-        groups = self._wait_queue.queues.groups
+        groups = [group for group in self._wait_queue.groups if group.members]
         idle = 0
         while idle < len(groups):
             group = groups[self._turn % len(groups)]
@@ -227,6 +234,8 @@ class Scheduler(SchedulerReports):
         run.entry.resent = True
         if elsewhere:
             run.entry.tried = frozenset({run.instance.name})
+        if self._binds:
+            self._binding.bind(run.entry, self._planner.avoided, now_s)
         self._wait_queue.add(run.entry, now_s, returned=True)
         return True
 
@@ -265,7 +274,7 @@ class Scheduler(SchedulerReports):
             request = run.entry.request
             self.tenancy.stopped(request)
             self.tenancy.settle(request, request.prompt_tokens + ended.output_tokens, now_s)
-            self._wait_queue.queues.of(request.model).finished(run.entry, ended.output_tokens, now_s)
+            self._wait_queue.queues.holding(run.entry).finished(run.entry, ended.output_tokens, now_s)
             return ended
         entry = None if kind is OutcomeKind.COMPLETED else self._wait_queue.remove(request_id)
         if entry is None:
@@ -290,9 +299,12 @@ class Scheduler(SchedulerReports):
         return self._wait_queue.queues.cost_threshold
 
     def glance(self, model: str) -> tuple[int, int, int, int]:
-        """Waiting requests, dispatches, and how often, for `model`, all windows were full or no engine was available. O(1)."""
-        group = self._wait_queue.group_of(model)
-        return len(self._wait_queue), self._dispatched, group.full, group.down
+        """Waiting requests, dispatches, and how often, for `model`, all windows were full or no engine was available. O(1).
+
+        Where requests are bound at arrival, how often that was so of the instance whose queue was looked at, for any model.
+        """
+        passes = self._wait_queue.queues.passes(model)
+        return len(self._wait_queue), self._dispatched, passes.full, passes.down
 
     def counts(self) -> Counts:
         """The parts of the conservation sum."""
@@ -318,16 +330,21 @@ class Scheduler(SchedulerReports):
         return self._admission.retry_after_s(model, now_s)
 
     def models(self, now_s: float) -> dict[str, tuple[int, float]]:
-        """By model that any instance names: how many requests wait for the same instances, and `retry_after_s`. O(models)."""
+        """By model that any instance names: how many requests wait for the same instances, and `retry_after_s`. O(models x instances)."""
+        queues = self._wait_queue.queues
         return {
-            model: (group.held, self._admission.retry_after_s(model, now_s))
-            for model, group in sorted(self._wait_queue.queues.models().items())
+            model: (sum(group.held for group in queues.serving(model)), self._admission.retry_after_s(model, now_s))
+            for model in sorted(queues.models())
         }
 
     def _start(self, found: PlannedDispatch, now_s: float) -> Dispatch:
         self._wait_queue.remove(found.entry.request.id, popped=True)
         choice = found.choice
-        self._book(found.entry, found.tokens, self.instances[choice.instance], now_s, late=found.late, cached_tokens=choice.cached_tokens)
+        bound = self._book(
+            found.entry, found.tokens, self.instances[choice.instance], now_s, late=found.late, cached_tokens=choice.cached_tokens
+        )
+        if bound is not None:
+            choice = replace(bound, reason=f"bound to it at arrival: {bound.reason}")
         order = self.policy
         if found.late:
             order = "overdue, by the share of its tenant" if found.owed else "overdue, after all that are on time"
@@ -343,23 +360,28 @@ class Scheduler(SchedulerReports):
 
     def _book(
         self, entry: QueueEntry, tokens: int, instance: Instance, now_s: float, *, late: bool, cached_tokens: int | None = None
-    ) -> None:
+    ) -> Choice | None:
+        """Counts a request as in flight; returns why it was bound to the instance, None if it was not."""
         entry.skipped = 0
         self._running[entry.request.id] = instance.start(entry, tokens, self.policy, now_s, late=late, cached_tokens=cached_tokens)
         self._planner.guard.dispatched(instance)
-        self._planner.routers.sent(entry, instance.name, now_s)
+        bound = self._binding.leaves(entry)
+        if bound is None:
+            self._planner.routers.sent(entry, instance.name, now_s)
         self.tenancy.started(entry.request)
         self._dispatched += 1
-        group = self._wait_queue.group_of(entry.request.model)
+        group = self._wait_queue.queues.holding(entry)
         group.work.sample(now_s)
         if late:
             group.given_up.ended(dropped=False)
+        return bound
 
     def _dropped(self, entry: QueueEntry, kind: OutcomeKind, now_s: float, tell: Callable[[QueueEntry, float, float], Refusal]) -> Dropped:
-        refusal = tell(entry, now_s, self.retry_after_s(entry.request.model, now_s))
+        refusal = tell(entry, now_s, told_s(self._wait_queue.queues.holding(entry).work.wait_s(now_s)))
         return Dropped(entry=entry, refusal=refusal, ended=self._end_waiting(entry, kind, now_s))
 
     def _end_waiting(self, entry: QueueEntry, kind: OutcomeKind, now_s: float) -> Ended:
         self._ended[kind] += 1
+        self._binding.gives_up(entry)
         self.tenancy.settle(entry.request, 0, now_s)
         return endings.ended_waiting(entry, kind, self.policy, now_s)

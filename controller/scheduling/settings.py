@@ -12,6 +12,9 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings that do not change while the scheduler lives.
 
     Attributes:
+        binding: When a request is bound to an instance: `central` leaves it in one queue until it is dispatched; with `arrival` the router
+            chooses its instance at once, and it waits in the queue of that one
+            (`hmas.controller.scheduling.binding`).
         queue_limit: Number of waiting requests beyond which new ones are refused.
         evict_lower_ranked: Whether a request that ranks better than the worst waiting one takes its place if the queue is full.
         overdue: What becomes of a waiting request that can no longer meet its TTFT target: `keep` it in order, `demote` it behind all that
@@ -37,6 +40,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
             `hmas.controller.scheduling.admission.assumed_targets`); 0 leaves targets as they are.
     """
 
+    binding: Literal["central", "arrival"] = "central"
     queue_limit: int = 10_000
     evict_lower_ranked: bool = True
     overdue: Literal["keep", "demote", "shed"] = "demote"

@@ -20,8 +20,8 @@ from hmas.controller.admin.token import read_token
 from hmas.controller.bus.base import Delivery
 from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.config.derived import ADMIN_TOKEN_FILE
-from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig, GatewayConfig, SchedulerConfig
-from hmas.controller.config.section import TenantConfig
+from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig, SchedulerConfig
+from hmas.controller.config.section import GatewayConfig, TenantConfig
 from hmas.controller.core.messages import TELEMETRY, Completion
 from hmas.controller.gateway.app import Gateway
 from hmas.controller.gateway.control_loop import override_watcher as watch

@@ -15,7 +15,7 @@ from hmas.controller.scheduling.instances.instance_group import InstanceGroup
 from hmas.controller.scheduling.policies.registry import make_policy
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.queue.flood_watch import NOTHING_KEPT, FloodWatch, service_of
-from hmas.controller.scheduling.queue.model_queue import ModelQueue
+from hmas.controller.scheduling.queue.model_queue import ModelQueue, Passes
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import SHIPPED, InstanceSpec
 from hmas.controller.simulation import Arrival, simulate
@@ -190,7 +190,7 @@ def test_a_few_requests_that_come_together_are_no_flood(together, floods):
 def test_what_an_instance_gave_before_it_served_the_model_does_not_count():
     """Otherwise engines would seem to serve much for minutes after an instance has changed its models, and nobody to flood."""
     old, new = (Instance(InstanceSpec(name=name, capacity_n_run=4), fenced=False, margin=0.0) for name in ("old", "new"))
-    group = ModelQueue(InstanceGroup([old]), make_policy("fcfs"), make_policy("fcfs"), Tenancy({}, (old, new)))
+    group = ModelQueue(InstanceGroup([old]), make_policy("fcfs"), make_policy("fcfs"), Tenancy({}, (old, new)), Passes())
     assert group.produced(0.0) == 0.0
     for instance, tokens in ((old, 50), (new, 10_000)):
         instance.progress(instance.start(entry(1, "a", 0.0), 1, "fcfs", 0.0), tokens, 1.0)

@@ -12,7 +12,8 @@ from message_kit import system_snapshot
 from typing_kit import known
 
 from hmas.cli.explain import page
-from hmas.controller.config.schema import GatewayConfig, SchedulerConfig
+from hmas.controller.config.schema import SchedulerConfig
+from hmas.controller.config.section import GatewayConfig
 from hmas.controller.control.estimates import Declared
 from hmas.controller.control.resolve import Configured, Directives, Received, resolve
 from hmas.controller.core.messages import Completion, MetaDecision, OverrideNotice, RequestCost, RequestFeatures

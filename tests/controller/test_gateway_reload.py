@@ -18,8 +18,8 @@ from gateway_kit import MODEL, eventually, gateway_config, key_hash, running
 from hmas.controller.admin.client import AdminClient
 from hmas.controller.config.derived import ADMIN_TOKEN_FILE
 from hmas.controller.config.reload import LIVE, differences, taken
-from hmas.controller.config.schema import Config, GatewayConfig, SchedulerConfig
-from hmas.controller.config.section import TenantConfig
+from hmas.controller.config.schema import Config, SchedulerConfig
+from hmas.controller.config.section import GatewayConfig, TenantConfig
 from hmas.controller.core.errors import AdminError
 from hmas.controller.runtime.ports import free_port
 

@@ -7,7 +7,7 @@ import pytest
 from gateway_kit import TWO_TENANTS, Rig, chat, gateway_config, running
 
 from hmas.controller.config.derived import admin_sites, public_sites
-from hmas.controller.config.schema import GatewayConfig
+from hmas.controller.config.section import GatewayConfig
 
 PAGE = "https://chat.example.com"
 REBOUND = {"host": "rebound.example.com:8080"}

@@ -15,7 +15,8 @@ from sglang_server import CHUNK, MAX_RUNNING, TOKEN, served
 from hmas.controller.admin.client import AdminClient
 from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.config.derived import ADMIN_TOKEN_FILE
-from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig, GatewayConfig
+from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig
+from hmas.controller.config.section import GatewayConfig
 from hmas.controller.gateway.process import serve
 from hmas.controller.runtime.clock import SystemClock
 from hmas.engines.base import Knobs

@@ -6,8 +6,8 @@ import threading
 
 from hmas.cli.main import main
 from hmas.controller.bus.memory_bus import MemoryBus
-from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig, GatewayConfig
-from hmas.controller.config.section import TenantConfig
+from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig
+from hmas.controller.config.section import GatewayConfig, TenantConfig
 from hmas.controller.gateway.process import serve
 from hmas.controller.runtime.clock import SystemClock
 from hmas.engines.sim.model import EngineModel

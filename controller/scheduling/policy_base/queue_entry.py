@@ -21,6 +21,7 @@ class QueueEntry:
         estimates: The current estimates; replaced when agents answer.
         seq: Arrival order, unique; every policy breaks its ties by it, so runs are deterministic.
         weight: The tenant's weight for fair policies.
+        bound: The instance that it was bound to at its arrival, empty if it waits for whichever comes first.
         tried: Instances that have already failed this request and do not get it again.
         resent: Whether it is sent a second time, and so no third time.
         skipped: How often other requests passed it while it was held back.
@@ -32,6 +33,7 @@ class QueueEntry:
     estimates: Estimates
     seq: int
     weight: float = 1.0
+    bound: str = ""
     tried: frozenset[str] = field(default_factory=frozenset)
     resent: bool = False
     skipped: int = 0

@@ -34,6 +34,16 @@ class QueuedRequest:
         self.long = False
 
 
+class Passes:
+    """How often planning passes over some queues found every window `full`, and no instance that takes requests at all (`down`)."""
+
+    __slots__ = ("down", "full")
+
+    def __init__(self) -> None:
+        self.full = 0
+        self.down = 0
+
+
 class ModelQueue:
     """One queue: a policy over the requests that wait in order, a queue of the demoted ones, and a register of all.
 
@@ -47,7 +57,7 @@ class ModelQueue:
         work: The work of its requests, and how fast it leaves.
         given_up: What becomes of its overdue requests.
         blocked: Why its first request could not be dispatched at the last check, empty if none was held back.
-        full, down: How often a planning pass found every window full, and how often it found no instance that takes requests at all.
+        passes: How often a planning pass found no free slot here; the queues of instances have one count together.
     """
 
     __slots__ = (
@@ -58,17 +68,16 @@ class ModelQueue:
         "_tenancy",
         "_uncounted",
         "blocked",
-        "down",
-        "full",
         "given_up",
         "instances",
         "late",
         "members",
+        "passes",
         "policy",
         "work",
     )
 
-    def __init__(self, instances: InstanceGroup, policy: QueuePolicy, late: QueuePolicy, tenancy: Tenancy) -> None:
+    def __init__(self, instances: InstanceGroup, policy: QueuePolicy, late: QueuePolicy, tenancy: Tenancy, passes: Passes) -> None:
         """Starts empty, with empty policies. `tenancy`: the limits of tenants."""
         self.instances = instances
         self._accounts = TenantAccounts()
@@ -78,8 +87,7 @@ class ModelQueue:
         self.work = QueuedWork()
         self.given_up = GivenUp()
         self.blocked = ""
-        self.full = 0
-        self.down = 0
+        self.passes = passes
         self._tenancy = tenancy
         self._counted: InstanceGroup | None = None
         self._given = self._uncounted = 0.0
@@ -91,10 +99,10 @@ class ModelQueue:
         if self.instances.open:
             return True
         if any(instance.available for instance in self.instances.all):
-            self.full += 1
+            self.passes.full += 1
             self.blocked = WINDOW
         else:
-            self.down += 1
+            self.passes.down += 1
             self.blocked = ""
         return False
 

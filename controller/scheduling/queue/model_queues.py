@@ -1,8 +1,8 @@
-"""The queues of all models under one policy, and the changes that concern all of them."""
+"""The queues of all models and instances under one policy, and the changes that concern all of them."""
 
 import math
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 
 from hmas.controller.core.errors import SchedulingError
@@ -10,19 +10,23 @@ from hmas.controller.scheduling.admission.quotas import Tenancy
 from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.instance_group import InstanceGroup
 from hmas.controller.scheduling.policies.registry import BYPASS_POLICY, check_parameters, make_policy
-from hmas.controller.scheduling.policy_base.queue_entry import QueuePolicy
-from hmas.controller.scheduling.queue.model_queue import ModelQueue, QueuedRequest
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry, QueuePolicy
+from hmas.controller.scheduling.queue.model_queue import ModelQueue, Passes, QueuedRequest
 
 
 class ModelQueues:
     """The groups of a wait queue: one for each set of instances that serve the same models. Changes are made at once, in linear time.
 
+    Where requests are bound to an instance at their arrival, each instance has a group besides, which holds the requests bound to it.
+
     Attributes:
         policy_name, parameters: The active policy.
-        groups: All groups.
+        central: The groups of models. `groups`: these and those of instances.
     """
 
-    def __init__(self, instances: Sequence[Instance], *, policy: str, parameters: Mapping[str, float] | None, tenancy: Tenancy) -> None:
+    def __init__(
+        self, instances: Sequence[Instance], *, policy: str, parameters: Mapping[str, float] | None, tenancy: Tenancy, binds: bool = False
+    ) -> None:
         """Starts with the groups that the instances' models require.
 
         Args:
@@ -30,6 +34,7 @@ class ModelQueues:
             policy: The policy.
             parameters: Its parameters.
             tenancy: The limits of tenants.
+            binds: Whether requests are bound to an instance at their arrival.
 
         Raises:
             PolicyError: The policy or a parameter is not allowed.
@@ -39,13 +44,40 @@ class ModelQueues:
         self.policy_name = policy
         self.parameters: dict[str, float] = check_parameters(policy, parameters)
         self.groups: list[ModelQueue] = []
+        self.central: list[ModelQueue] = []
+        self._binds = binds
+        self._bound: dict[str, ModelQueue] = {}
+        self._bound_passes = Passes()
         self._by_model: dict[str, ModelQueue] = {}
         self._default: ModelQueue
         self.regroup(0.0)
 
     def of(self, model: str) -> ModelQueue:
-        """The group that requests for this model belong to."""
+        """The group that requests for this model belong to while they are bound to no instance."""
         return self._by_model.get(model, self._default)
+
+    def holding(self, entry: QueueEntry) -> ModelQueue:
+        """The group that a request belongs to."""
+        bound = self._bound.get(entry.bound) if entry.bound else None
+        return bound or self.of(entry.request.model)
+
+    def stranded(self, instance: str) -> Iterator[QueuedRequest]:
+        """Requests that are bound to an instance that takes none, or none of their model. O(requests bound to it)."""
+        group = self._bound.get(instance)
+        if group is None:
+            return
+        for waiting in group.members.values():
+            if not any(one.available and one.serves(waiting.entry.request.model) for one in group.instances.all):
+                yield waiting
+
+    def serving(self, model: str) -> list[ModelQueue]:
+        """All groups with requests that compete for the instances of this model. O(instances) where requests are bound."""
+        common = self.of(model)
+        return [common, *(self._bound[instance.name] for instance in common.instances.all if instance.name in self._bound)]
+
+    def passes(self, model: str) -> Passes:
+        """How often a planning pass found no free slot for requests of this model; of all models where requests are bound."""
+        return self._bound_passes if self._binds else self.of(model).passes
 
     def models(self) -> dict[str, ModelQueue]:
         """Every model that any instance names, with the group of its requests."""
@@ -103,12 +135,12 @@ class ModelQueues:
         models = sorted({model for instance in self._instances for model in instance.models or ()})
         sets = self._servers()
         default = tuple(i for i in self._instances if i.models is None)
-        aims: dict[ModelQueue, set[tuple[Instance, ...]]] = {self._default: {default}} if self.groups else {}
-        for model in {*models, *self._by_model} if self.groups else ():
+        aims: dict[ModelQueue, set[tuple[Instance, ...]]] = {self._default: {default}} if self.central else {}
+        for model in {*models, *self._by_model} if self.central else ():
             aims.setdefault(self.of(model), set()).add(sets.get(model, default))
         made: dict[tuple[Instance, ...], ModelQueue] = {}
         moved: list[QueuedRequest] = []
-        for group in self.groups:
+        for group in self.central:
             aim = aims.get(group, set())
             if len(aim) == 1 and (servers := next(iter(aim))) not in made:
                 made[servers] = group
@@ -116,29 +148,44 @@ class ModelQueues:
                 moved += group.members.values()
         self._default = made.get(default) or made.setdefault(default, self._new_group(default))
         self._by_model = {model: made.get(sets[model]) or made.setdefault(sets[model], self._new_group(sets[model])) for model in models}
-        self.groups = list(made.values())
+        self.central = list(made.values())
         for instance in self._instances:
             instance.groups.clear()
         for servers, group in made.items():
             group.instances = InstanceGroup(servers)
             for instance in servers:
                 instance.groups.append(group.instances)
-        self._join(moved, now_s)
+        if self._binds:
+            self._regroup_bound()
+        self.groups = [*self.central, *self._bound.values()]
+        self.join(moved, now_s)
         return moved
 
-    # -- inside -----------------------------------------------------------------------------------------------------------
-
-    def _join(self, moved: list[QueuedRequest], now_s: float) -> None:
-        """Adds the requests of dissolved groups to the groups they belong to, in their order of submission."""
+    def join(self, moved: list[QueuedRequest], now_s: float) -> None:
+        """Adds requests that no group holds to those they belong to, in their order of submission. O(requests of these groups)."""
         moved.sort(key=attrgetter("entry.seq"))
         for waiting in moved:
-            group = waiting.group = self.of(waiting.entry.request.model)
+            group = waiting.group = self.holding(waiting.entry)
             group.members[waiting.entry.request.id] = waiting
             if waiting.place != "expired":
                 (group.policy if waiting.place == "ready" else group.late).push(waiting.entry, now_s)
         for group in {id(waiting.group): waiting.group for waiting in moved}.values():
             members = sorted(group.members.values(), key=attrgetter("entry.seq"))
             group.members = OrderedDict((waiting.entry.request.id, waiting) for waiting in members)
+
+    # -- inside -----------------------------------------------------------------------------------------------------------
+
+    def _regroup_bound(self) -> None:
+        """A group for each instance. Nothing is bound to one that has left: its requests were bound anew when it stopped taking any."""
+        before, self._bound = self._bound, {}
+        for instance in self._instances:
+            group = before.pop(instance.name, None)
+            if group is None:
+                group = self._new_group((instance,), self._bound_passes)
+            else:
+                group.instances = InstanceGroup((instance,))
+            instance.groups.append(group.instances)
+            self._bound[instance.name] = group
 
     def _servers(self) -> dict[str, tuple[Instance, ...]]:
         """The instances that serve each model that any instance names, in the order of the configuration."""
@@ -154,8 +201,7 @@ class ModelQueues:
                     servers.setdefault(model, of_any.copy()).append(instance)
         return {model: tuple(known) for model, known in servers.items()}
 
-    def _new_group(self, instances: Sequence[Instance]) -> ModelQueue:
+    def _new_group(self, instances: Sequence[Instance], passes: Passes | None = None) -> ModelQueue:
         """An empty group under the active policy."""
-        return ModelQueue(
-            InstanceGroup(instances), make_policy(self.policy_name, self.parameters), make_policy(BYPASS_POLICY, {}), self._tenancy
-        )
+        policy, late = make_policy(self.policy_name, self.parameters), make_policy(BYPASS_POLICY, {})
+        return ModelQueue(InstanceGroup(instances), policy, late, self._tenancy, passes or Passes())

@@ -45,6 +45,7 @@ class WaitQueue:
         overdue_wait_s: float,
         tenancy: Tenancy,
         weights: Mapping[str, float],
+        binds: bool = False,
     ) -> None:
         self._demoting = demoting
         self._service_share = service_share
@@ -61,7 +62,7 @@ class WaitQueue:
         self.long = 0
         self.behind = False
         self._tenancy = tenancy
-        self.queues = ModelQueues(instances, policy=policy, parameters=parameters, tenancy=tenancy)
+        self.queues = ModelQueues(instances, policy=policy, parameters=parameters, tenancy=tenancy, binds=binds)
         self._split = ServiceSplit(*self.queues.long_split)
 
     def __len__(self) -> int:
@@ -81,8 +82,13 @@ class WaitQueue:
         return self.queues.groups
 
     def group_of(self, model: str) -> ModelQueue:
-        """The group that requests for this model belong to."""
+        """The group that requests for this model belong to while they are bound to no instance."""
         return self.queues.of(model)
+
+    def wait_s(self, model: str, now_s: float) -> float:
+        """How long a request for this model that comes now would wait; where requests are bound, in the shortest queue (`QueuedWork`)."""
+        waits_s = [group.work.wait_s(now_s) for group in self.queues.serving(model)]
+        return min(waits_s[1:], default=waits_s[0])
 
     def oldest_s(self) -> float | None:
         """Arrival of the oldest request, None if none waits."""
@@ -92,7 +98,7 @@ class WaitQueue:
 
     def add(self, entry: QueueEntry, now_s: float, *, returned: bool = False) -> None:
         """Adds a request; one that is `returned` from an instance is placed among the oldest."""
-        group = self.queues.of(entry.request.model)
+        group = self.queues.holding(entry)
         waiting = QueuedRequest(entry, group)
         request_id = entry.request.id
         self._waiting[request_id] = waiting
@@ -137,6 +143,17 @@ class WaitQueue:
             waiting.group.policy.push(entry, now_s)
             self._watch_deadline(waiting, overdue=False)
         return True
+
+    def rebind(self, moves: Sequence[tuple[QueuedRequest, str]], now_s: float) -> None:
+        """Moves waiting requests to the queues of other instances, "" for that of their model; the order of submission is kept."""
+        for waiting, instance in moves:
+            waiting.group.take(waiting)
+            del waiting.group.members[waiting.entry.request.id]
+            waiting.entry.bound = instance
+        moved = [waiting for waiting, _ in moves]
+        self.queues.join(moved, now_s)
+        for waiting in moved:
+            self.backlog.move(waiting.entry.request.id, waiting.group.work)
 
     def remove(self, request_id: str, *, popped: bool = False) -> QueueEntry | None:
         """Removes a request, None if it does not wait. `popped`: its policy has handed it out already."""

@@ -7,8 +7,8 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig, GatewayConfig, SchedulerConfig
-from hmas.controller.config.section import TenantConfig
+from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig, SchedulerConfig
+from hmas.controller.config.section import GatewayConfig, TenantConfig
 from hmas.controller.core.types import Slo
 from hmas.engines.base import SNAPSHOT_EVERY_S
 from hmas.engines.sim.profile import Profile
@@ -68,7 +68,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         overdue: As in the scheduler's settings.
         requests: Length of the trace; `seed` makes it.
         rate: Mean arrivals per second outside bursts.
-        queue_limit, tpot_guard, late_service_share, late_confidence, routing: As in the configuration.
+        queue_limit, tpot_guard, late_service_share, late_confidence, routing, binding: As in the configuration.
         timeout_s: Deadline of a request from its arrival, waiting or running.
     """
 
@@ -85,6 +85,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     late_confidence: float = 0.5
     timeout_s: float = 4.0
     routing: str = "least-loaded"
+    binding: Literal["central", "arrival"] = "central"
 
     @property
     def first_s(self) -> float:
@@ -176,6 +177,7 @@ def config_of(scenario: Scenario, urls: Mapping[str, str], folder: str) -> Confi
                 "late_service_share": scenario.late_service_share,
                 "late_confidence": scenario.late_confidence,
                 "routing": scenario.routing,
+                "binding": scenario.binding,
                 "tick_s": scenario.tick_s,
                 # Whether a tick or an engine's report comes first where both fall on one moment is chance, and this goes by the report.
                 "fence_overcommit": False,
