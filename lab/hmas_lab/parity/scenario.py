@@ -68,7 +68,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         overdue: As in the scheduler's settings.
         requests: Length of the trace; `seed` makes it.
         rate: Mean arrivals per second outside bursts.
-        queue_limit, tpot_guard, late_service_share, late_confidence, routing, binding: As in the configuration.
+        queue_limit, tpot_guard, late_service_share, late_confidence, routing, binding, idle_relief: As in the configuration.
         timeout_s: Deadline of a request from its arrival, waiting or running.
     """
 
@@ -86,6 +86,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float = 4.0
     routing: str = "least-loaded"
     binding: Literal["central", "arrival"] = "central"
+    idle_relief: bool = True
 
     @property
     def first_s(self) -> float:
@@ -178,6 +179,7 @@ def config_of(scenario: Scenario, urls: Mapping[str, str], folder: str) -> Confi
                 "late_confidence": scenario.late_confidence,
                 "routing": scenario.routing,
                 "binding": scenario.binding,
+                "idle_relief": scenario.idle_relief,
                 "tick_s": scenario.tick_s,
                 # Whether a tick or an engine's report comes first where both fall on one moment is chance, and this goes by the report.
                 "fence_overcommit": False,
