@@ -143,7 +143,8 @@ class GatewayOperations:
         position = scheduler.position(trace.request.id) if scheduler.queued <= POSITION_UP_TO else None
         now_s, label = gateway.clock.now_s(), gateway.metrics.tenant_label(trace.request.tenant)
         tenant = next((one.document() for one in gateway.tenant_figures() if one.name == label), None)
-        return {**trace_report(trace, traces, position=position, now_s=now_s), "tenant_now": tenant}
+        report = trace_report(trace, traces, position=position, bound_to=scheduler.bound_to(trace.request.id), now_s=now_s)
+        return {**report, "tenant_now": tenant}
 
     def overrides(self) -> dict[str, Any]:
         """See `Operations.overrides`."""
@@ -233,6 +234,7 @@ class GatewayOperations:
             "draining": instance.draining,
             "models": sorted(instance.models or ()),
             "in_flight": view.in_flight,
+            "queued": view.queued,
             "sequences": view.occupied,
             "in_flight_tokens": view.in_flight_tokens,
             "passing_through": instance.passing,

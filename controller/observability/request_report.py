@@ -20,13 +20,14 @@ FULL, DOWN = "all instances at their limit", "no healthy instance"
 """Reasons that concern all requests for a model; those of a single one are in `hmas.controller.scheduling.dispatch` and `tenant_share`."""
 
 
-def trace_report(trace: RequestTrace, traces: RequestTraces, *, position: int | None, now_s: float) -> dict[str, Any]:
+def trace_report(trace: RequestTrace, traces: RequestTraces, *, position: int | None, bound_to: str, now_s: float) -> dict[str, Any]:
     """The whole trace; its times are milliseconds after the arrival.
 
     Args:
         trace: The request's trace.
         traces: The traces, with the records that concern all requests.
         position: How many requests would go before it now, None if unknown.
+        bound_to: The instance in whose queue it waits, empty if in none of a single one.
         now_s: The current time, the end of the report for a request that has not ended.
     """
     request, completion, attempts = trace.request, trace.completion, trace.attempts
@@ -52,6 +53,7 @@ def trace_report(trace: RequestTrace, traces: RequestTraces, *, position: int | 
         "estimates": [{"after_ms": _after_ms(trace, at_s), "total_ms": one.total_ms, **to_builtins(one)} for at_s, one in trace.estimates],
         "queue": {
             "position": position,
+            "bound_to": bound_to or None,
             "history": _history(trace, traces, queue_until_s),
             "waited_ms": _after_ms(trace, queue_until_s),
             "waited_for": waited_for,

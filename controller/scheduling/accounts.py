@@ -31,13 +31,13 @@ def snapshot(
         arrived_prompt_tokens_total=counts.arrived_prompt_tokens,
         dispatched_total=counts.dispatched,
         ended={kind.value: number for kind, number in counts.ended.items()},
-        instances=[view(instance, now_s) for instance in instances],
+        instances=[view(instance, room.queues.bound_to(instance.name), now_s) for instance in instances],
         forced=list(forced),
     )
 
 
-def view(instance: Instance, now_s: float) -> InstanceView:
-    """An instance's account as it is sent to the agents. O(in flight)."""
+def view(instance: Instance, queued: int, now_s: float) -> InstanceView:
+    """An instance's account as it is sent to the agents; `queued` requests wait for it alone. O(in flight)."""
     instance.refresh(now_s)
     return InstanceView(
         name=instance.name,
@@ -56,6 +56,7 @@ def view(instance: Instance, now_s: float) -> InstanceView:
         draining=instance.draining,
         engine=instance.engine,
         profile=instance.spec.profile,
+        queued=queued,
     )
 
 

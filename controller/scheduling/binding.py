@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 
 from hmas.controller.core.placement import Choice, InstanceState
-from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.kv_fence import least_sequence_tokens
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.queue.model_queue import QueuedRequest
@@ -182,13 +181,12 @@ class ArrivalBinding:
         able = [
             instance
             for instance in self._wait_queue.group_of(entry.request.model).instances.all
-            if instance.available and instance.name not in entry.tried and instance.fence.fits(tokens) and self._recovered(instance)
+            if instance.available
+            and instance.fence.fits(tokens)
+            and instance.name not in entry.tried
+            and (instance.recovery.limit == math.inf or self._queued.get(instance.name, instance).in_flight < instance.recovery.limit)
         ]
         get = self._queued.get
         if not avoided:
             return [[get(instance.name, instance) for instance in able]]
         return [[get(i.name, i) for i in able if i.name not in avoided], [get(i.name, i) for i in able if i.name in avoided]]
-
-    def _recovered(self, instance: Instance) -> bool:
-        limit = instance.recovery.limit
-        return limit == math.inf or self._queued.get(instance.name, instance).in_flight < limit

@@ -58,6 +58,11 @@ class SchedulerReports(PolicyControl):
         waiting = self._wait_queue.get(request_id)
         return None if waiting is None else waiting.group.rank(waiting)
 
+    def bound_to(self, request_id: str) -> str:
+        """The instance in whose queue a request waits, empty if it waits in that of its model or not at all."""
+        waiting = self._wait_queue.get(request_id)
+        return "" if waiting is None else waiting.entry.bound
+
     def tenants(self, now_s: float) -> dict[str, TenantLoad]:
         """What each tenant has waiting and in flight. O(waiting + running)."""
         return accounts.by_tenant(self._wait_queue, self._running.values(), now_s)

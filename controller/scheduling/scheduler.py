@@ -153,7 +153,7 @@ class Scheduler(SchedulerReports):
         if self._binds:
             self._binding.rebind(self._planner.avoided, now_s)
         sent: list[Dispatch] = []
-        groups = [group for group in self._wait_queue.groups if group.members]
+        groups = self._wait_queue.queues.to_look_at()
         idle = 0
         while idle < len(groups):
             group = groups[self._turn % len(groups)]
@@ -301,7 +301,7 @@ class Scheduler(SchedulerReports):
     def glance(self, model: str) -> tuple[int, int, int, int]:
         """Waiting requests, dispatches, and how often, for `model`, all windows were full or no engine was available. O(1).
 
-        Where requests are bound at arrival, how often that was so of the instance whose queue was looked at, for any model.
+        Where requests are bound at arrival, how often any instance filled up while requests waited for it.
         """
         passes = self._wait_queue.queues.passes(model)
         return len(self._wait_queue), self._dispatched, passes.full, passes.down

@@ -72,6 +72,8 @@ def engine_table(document: list[dict[str, Any]]) -> str:
         for item in document
     ]
     further: list[tuple[str, list[str]]] = []
+    if any(item["queued"] for item in document):
+        further.append(("waiting for it", [str(item["queued"]) for item in document]))
     if any(item["cost_per_hour"] for item in document):
         further.append(("cost of 1,000 good", [_cost(item) for item in document]))
     events = [item["kv_events"] for item in document]

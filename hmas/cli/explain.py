@@ -102,6 +102,8 @@ def _state(document: dict[str, Any]) -> str:
     outcome, position = document["outcome"], document["queue"]["position"]
     if outcome is None:
         before = f", {position} ahead of it now" if position is not None and document["state"] == "waiting" else ""
+        if document["queue"]["bound_to"]:
+            before = f", in the queue of {document['queue']['bound_to']}{before}"
         return f"{document['state']} for {_ms(document['age_ms'])} since it arrived{before}"
     met = "met its targets" if outcome["slo_met"] else "did not meet its targets"
     if outcome["whole_due_ms"] is not None:

@@ -11,11 +11,12 @@ import statistics
 import time
 from array import array
 from collections.abc import Callable
+from typing import Literal
 
 import msgspec
 
 from hmas.controller.core.prompt_texts import PromptTexts
-from hmas.controller.core.types import Controls, Estimates, Request, Slo
+from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing.exact_index import ExactIndex, block_keys
 from hmas.controller.routing.known_prompts import KnownPrompt, KnownPrompts
 from hmas.controller.routing.prefix_index import PrefixIndex
@@ -82,6 +83,34 @@ def choice_us(router_text: str, count: int, seconds: float) -> float:
         return next(iter(router.rank(asked[turn], states, 0.0)))
 
     return spent_us(choose, seconds)
+
+
+def passage_us(binding: Literal["central", "arrival"], count: int, seconds: float) -> float:
+    """The time of one request from its arrival to its end in a scheduler, with every window full and four requests waiting for each."""
+    scheduler = Scheduler(
+        settings=SchedulerSettings(binding=binding, queue_limit=1_000_000),
+        instances=[InstanceSpec(name=f"i{place:04d}", capacity_n_run=2) for place in range(count)],
+        router=make_router("default"),
+        policy="edf",
+    )
+    number = 0
+
+    def arrives() -> None:
+        nonlocal number
+        number += 1
+        request = Request(id=f"r{number}", tenant="t", model="m", arrival_s=0.0, prompt_tokens=100)
+        scheduler.submit(request, Estimates(slo=Slo(ttft_ms=2000, tpot_ms=60)), 0.0)
+        scheduler.dispatch(0.0)
+
+    for _ in range(6 * count):
+        arrives()
+
+    def passes() -> None:
+        arrives()
+        oldest = next(iter(scheduler.instances[f"i{7 * number % count:04d}"].running))
+        scheduler.end(oldest, OutcomeKind.COMPLETED, 0.0, 10)
+
+    return spent_us(passes, seconds)
 
 
 def index_rows(seconds: float) -> list[tuple[str, float, str]]:
@@ -164,6 +193,8 @@ def main() -> None:
     for count, goal in ((8, "20"), (1000, "200")):
         rows += [(f"{name}, {count} instances", choice_us(name, count, seconds), "") for name in ROUTERS]
         rows.append((f"four scorers, {count} instances", choice_us(FOUR, count, seconds), goal))
+        rows.append((f"a request, central queue, {count} instances", passage_us("central", count, seconds), ""))
+        rows.append((f"a request, bound at arrival, {count} instances", passage_us("arrival", count, seconds), ""))
     print(f"{'':48}{'us':>8}{'goal':>8}")
     for name, value, goal in [*rows, *index_rows(seconds), *exact_rows(seconds)]:
         print(f"{name:48}{value:8.1f}{goal:>8}")

@@ -84,8 +84,8 @@ def test_requests_move_when_their_instance_takes_none(fails: str):
         made.remove_instance("a", 1.0)
     else:
         made.set_models("a", frozenset({"other"}), 1.0)
-    order = []
-    last = 1
+    order: list[int] = []
+    last: int | None = 1
     while last is not None:
         made.end(f"{last:06d}", OutcomeKind.COMPLETED, 2.0)
         now = placed(made, 2.0)
@@ -207,7 +207,7 @@ def test_nothing_is_lost_whatever_happens(router: str, policy: str):
         now_s += 0.1
         made.dispatch(now_s)
         made.expire(now_s)
-        for running in made.running_ids():
-            made.end(running, OutcomeKind.COMPLETED, now_s, output_tokens=5)
+        for request_id in made.running_ids():
+            made.end(request_id, OutcomeKind.COMPLETED, now_s, output_tokens=5)
     assert made.queued == 0
     made.check_conservation()

@@ -8,6 +8,7 @@ import pytest
 from gateway_kit import MODEL, Rig, chat, eventually, running
 from test_admin_api import call
 
+from hmas.cli.engines import engine_table
 from hmas.cli.explain import page
 from hmas.controller.config.derived import routers
 from hmas.controller.config.loader import load_config
@@ -149,3 +150,26 @@ def test_a_configuration_names_routers_by_model_and_a_mistake_names_its_place(tm
         file.write_text(text + "\n")
         with pytest.raises(ConfigError, match=words):
             load_config(str(file), {})
+
+
+async def test_a_request_bound_at_arrival_waits_for_its_instance_and_says_so(tmp_path: Path):
+    settings = SchedulerConfig(policy="fcfs", n_run=1, tick_s=0.02, routing="round-robin", binding="arrival")
+    async with running(tmp_path, engines=2, scheduler=settings) as rig:
+        long = [asyncio.create_task(rig.post(chat("long", tokens=3000))) for _ in range(2)]
+        await eventually(lambda: all(sim.model.running == 1 for sim in rig.sims))
+        waiting = [asyncio.create_task(rig.post(chat("waits", tokens=4), headers={"x-request-id": f"w{n}"})) for n in range(3)]
+        await eventually(lambda: rig.gateway.scheduler.queued == 3)
+        told = (await rig.admin("GET", "/admin/requests/w1")).json
+        assert told["queue"]["bound_to"] == "sim-2"
+        assert " since it arrived, in the queue of sim-2, 0 ahead of it now" in page(told | {"tenant_now": None})
+        engines = await call(rig.operator.engines)
+        assert {one["name"]: one["queued"] for one in engines} == {"sim-1": 2, "sim-2": 1}
+        assert "waiting for it" in engine_table(engines)
+        # The engine stops taking requests: what waited for it goes to the other one.
+        await call(rig.operator.drain_engine, "sim-2", author="ana", reason="a test")
+        long[0].cancel()
+        await asyncio.gather(*waiting)
+        told = (await rig.admin("GET", "/admin/requests/w1")).json
+        assert (told["attempts"][0]["instance"], told["queue"]["bound_to"]) == ("sim-1", None)
+        assert "bound to it at arrival: next of 1 in turn" in told["attempts"][0]["reason"]
+        long[1].cancel()

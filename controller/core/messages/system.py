@@ -12,7 +12,7 @@ class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         in_flight: Requests that were sent and have not ended. `in_flight_tokens`: their prompt plus produced tokens so far.
-        sequences: Sequences of these requests; 0 if unknown.
+        sequences: Sequences of these requests; 0 if unknown. `queued`: Requests that are bound to it and wait.
         n_run, token_budget: The active controls (token_budget 0: the engine's own).
         kv_committed: Share of the KV fence taken by calibrated upper bounds, 0 to 1.
         tpot_pressure: 90 % quantile over in-flight requests of current TPOT over its SLO; 0 with none decoding.
@@ -40,6 +40,7 @@ class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
     first_token_overhead_ms: float = 0.0
     sequences: int = 0
     profile: str = ""
+    queued: int = 0
 
     @property
     def occupied(self) -> int:

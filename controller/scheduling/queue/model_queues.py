@@ -11,7 +11,7 @@ from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.instance_group import InstanceGroup
 from hmas.controller.scheduling.policies.registry import BYPASS_POLICY, check_parameters, make_policy
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry, QueuePolicy
-from hmas.controller.scheduling.queue.model_queue import ModelQueue, Passes, QueuedRequest
+from hmas.controller.scheduling.queue.model_queue import WINDOW, ModelQueue, Passes, QueuedRequest
 
 
 class ModelQueues:
@@ -61,6 +61,21 @@ class ModelQueues:
         bound = self._bound.get(entry.bound) if entry.bound else None
         return bound or self.of(entry.request.model)
 
+    def bound_to(self, instance: str) -> int:
+        """How many waiting requests are bound to an instance."""
+        group = self._bound.get(instance)
+        return 0 if group is None else len(group.members)
+
+    def to_look_at(self) -> list[ModelQueue]:
+        """The groups with requests that may be dispatched now. O(groups).
+
+        The queue of an instance whose window was full at the last look, and still is, need not be looked at again.
+        """
+        found = [group for group in self.central if group.members]
+        if self._bound:
+            found += [group for group in self._bound.values() if group.members and (group.instances.open or group.blocked != WINDOW)]
+        return found
+
     def stranded(self, instance: str) -> Iterator[QueuedRequest]:
         """Requests that are bound to an instance that takes none, or none of their model. O(requests bound to it)."""
         group = self._bound.get(instance)
@@ -76,7 +91,10 @@ class ModelQueues:
         return [common, *(self._bound[instance.name] for instance in common.instances.all if instance.name in self._bound)]
 
     def passes(self, model: str) -> Passes:
-        """How often a planning pass found no free slot for requests of this model; of all models where requests are bound."""
+        """How often a planning pass found no free slot for requests of this model.
+
+        Where requests are bound: how often any instance filled up while requests waited for it.
+        """
         return self._bound_passes if self._binds else self.of(model).passes
 
     def models(self) -> dict[str, ModelQueue]:
