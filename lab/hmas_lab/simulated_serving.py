@@ -9,11 +9,12 @@ import msgspec
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
 from hmas.controller.scheduling.settings import SHIPPED, SchedulerSettings
 
-Serving = Literal["at-arrival", "fcfs", "shipped"]
+Serving = Literal["at-arrival", "fcfs", "bound", "shipped"]
 """When a request is bound to an instance, and in which order.
 
-- `at-arrival`: it goes to an instance's own queue when it arrives.
+- `at-arrival`: it is sent to an instance when it arrives, and waits in the engine's own queue.
 - `fcfs`: it waits in the gateway's queue, first come first served, until an instance has room for it in batch and KV cache.
+- `bound`: the product as it comes, without agents, with `scheduler.binding: arrival`: it waits in the gateway's queue of its instance.
 - `shipped`: the product as it comes, without agents (deadline order, KV fence, TPOT guard).
 """
 
@@ -31,6 +32,7 @@ QUEUEING: Mapping[Serving, Queueing] = MappingProxyType(
     {
         "at-arrival": Queueing(PLAIN, "fcfs"),
         "fcfs": Queueing(msgspec.structs.replace(PLAIN, fence=True), "fcfs"),
+        "bound": Queueing(msgspec.structs.replace(SHIPPED, queue_limit=PLAIN.queue_limit, binding="arrival"), DEFAULT_POLICY),
         "shipped": Queueing(msgspec.structs.replace(SHIPPED, queue_limit=PLAIN.queue_limit), DEFAULT_POLICY),
     }
 )

@@ -78,6 +78,7 @@ ROUTERS = (
     DEFAULT_ROUTER,
 )
 FCFS, SHIPPED = {name: f"fcfs: {name}" for name in ROUTERS}, {name: f"h-mas: {name}" for name in ROUTERS}
+BOUND = {name: f"h-mas, bound at arrival: {name}" for name in ("round-robin", "workload-balanced", DEFAULT_ROUTER)}
 PRODUCT = SHIPPED[DEFAULT_ROUTER]
 ARMS: Mapping[str, Arm] = MappingProxyType(
     {
@@ -99,6 +100,7 @@ ARMS: Mapping[str, Arm] = MappingProxyType(
             arm: Arm(f"the product's `{name}`, central queue, first come first served", _product(name), "fcfs")
             for name, arm in FCFS.items()
         },
+        **{arm: Arm(f"the product with `{name}`, which chooses at arrival", _product(name), "bound") for name, arm in BOUND.items()},
         **{arm: Arm(f"the product as it comes with `{name}`", _product(name), "shipped") for name, arm in SHIPPED.items()},
     }
 )
