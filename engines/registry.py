@@ -157,5 +157,10 @@ async def connect_engine(
             name=name, url=url, api_key=control_token, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s
         )
     engine = ConnectedEngine(client, kind, control)
-    await engine.snapshot(0.0)
+    try:
+        await engine.snapshot(0.0)
+    except BaseException:
+        # Nobody else could close it: the caller gets no adapter, or was cancelled.
+        await engine.close()
+        raise
     return engine

@@ -19,6 +19,7 @@ from hmas.controller.core.errors import ConfigError
 from hmas.controller.gateway.app import Gateway
 from hmas.controller.gateway.bus_lease import GatewayLease
 from hmas.controller.gateway.http.server import HttpServer
+from hmas.controller.gateway.instances.membership import Connect
 from hmas.controller.gateway.operator_view import GatewayOperations
 from hmas.controller.gateway.requests.site_guard import SiteGuard
 from hmas.controller.observability.plugins import load_exporters
@@ -88,10 +89,7 @@ async def serve(
         async def connect(engine: EngineConfig) -> Engine:
             return await _connect(engine, config.gateway, environment)
 
-        # Engines that do not answer are waited for in parallel.
-        adapters = await asyncio.gather(*map(connect, config.engines))
-        for adapter in adapters:
-            stack.push_async_callback(adapter.close)
+        adapters = await _connect_all(config.engines, connect, stack)
         exporters, refused = load_exporters()
         mqtt = None
         if config.mqtt.host:
@@ -211,6 +209,27 @@ def _keys(engine: EngineConfig, env: Mapping[str, str]) -> tuple[str, str]:
         if variable and not env.get(variable):
             raise ConfigError(f"engines.{engine.name}.{setting}: the environment has no {variable}, or it is empty")
     return env.get(engine.api_key_env, ""), env.get(engine.control_token_env, "")
+
+
+async def _connect_all(engines: Sequence[EngineConfig], connect: Connect, stack: AsyncExitStack) -> list[Engine]:
+    """The adapters of all engines, which `stack` closes, even where one of them cannot be made.
+
+    Raises:
+        Exception: That of the first `connect` that failed; no other goes on then.
+    """
+
+    async def kept(engine: EngineConfig) -> Engine:
+        adapter = await connect(engine)
+        stack.push_async_callback(adapter.close)
+        return adapter
+
+    try:
+        # Engines that do not answer are waited for in parallel.
+        async with asyncio.TaskGroup() as group:
+            connecting = [group.create_task(kept(engine)) for engine in engines]
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    return [task.result() for task in connecting]
 
 
 async def _connect(engine: EngineConfig, gateway: GatewayConfig, env: Mapping[str, str]) -> Engine:
