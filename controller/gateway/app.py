@@ -187,8 +187,13 @@ class Gateway:
             loops += [self.subscriber.run(), self.subscriber.watch_views()]
         self._tasks = [asyncio.create_task(loop) for loop in loops]
 
-    def reload(self, config: Config) -> None:
-        """Applies what it can of a reloaded configuration, and reports what needs a restart."""
+    def reload(self, config: Config, source: str = "operator") -> None:
+        """Applies what it can of a reloaded configuration, and reports what needs a restart.
+
+        Args:
+            config: As it was read again.
+            source: What has changed it: `operator`, `file` (the file of engines) or `dns`. Events name it.
+        """
         self.config = msgspec.structs.replace(self.config, engines=self.membership.engines)
         found, fleet = differences(self.config, config), fleet_change(self.config, config)
         live = [setting for setting, is_live in found if is_live]
@@ -199,14 +204,14 @@ class Gateway:
         self.scheduler.set_tpot_guard(self.config.scheduler.tpot_guard)
         self.control.reload(self.config)
         self.failover.reload(self.config.models)
-        self.membership.change(fleet.joining, fleet.leaving)
+        self.membership.change(fleet.joining, fleet.leaving, source)
         self.observer.note(
             "config",
             "configuration",
             after=f"taken: {', '.join(live) or 'nothing'}",
             reason=f"takes a restart: {', '.join(rest)}" if rest else "",
             severity="warning" if rest else "info",
-            source="operator",
+            source=source,
         )
 
     def names_told(self, name: str, reason: str) -> None:
@@ -214,9 +219,9 @@ class Gateway:
         after = "no answer" if reason else "answers"
         self.observer.note("engine.discovery", name, after=after, reason=reason, severity="warning" if reason else "info", source="dns")
 
-    def reload_refused(self, reason: str) -> None:
-        """Reports that a reloaded configuration is invalid; everything stays as it is."""
-        self.observer.note("config", "configuration", after="refused", reason=reason, severity="error", source="operator")
+    def reload_refused(self, reason: str, source: str = "operator") -> None:
+        """Reports that a configuration that `source` has changed is invalid; everything stays as it is."""
+        self.observer.note("config", "configuration", after="refused", reason=reason, severity="error", source=source)
 
     async def drain(self, hurry: asyncio.Event | None = None) -> None:
         """Takes no new requests and waits for running ones until `drain_s` or `hurry`; then ends the rest with an error."""

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ class Reloads:
         self._accepted = config
         self._names = DnsDiscovery(config.engines_dns, self._names_told)
         self.gateway: Gateway | None = None
-        self._missed = False
+        self._missed = ""
 
     async def at_start(self) -> Config:
         """The configuration to start with, once DNS has been asked.
@@ -51,33 +52,33 @@ class Reloads:
         """Takes the gateway once it serves, and applies what has changed while it started."""
         self.gateway = gateway
         if self._missed:
-            self.read_again()
+            self.read_again(self._missed)
 
-    def read_again(self) -> None:
-        """Reads the configuration again and applies it; one that is wrong changes nothing."""
+    def read_again(self, source: str = "operator") -> None:
+        """Reads the configuration again and applies it; one that is wrong changes nothing. `source`: see `Gateway.reload`."""
         if self.gateway is None:
-            self._missed = True
+            self._missed = source
             return
         try:
             self._accepted = self._read()
         except ConfigError as error:
             log.error("reading the configuration again: %s; everything stays as it was", error)  # noqa: TRY400 - the message says it all
-            self.gateway.reload_refused(str(error))
+            self.gateway.reload_refused(str(error), source)
             return
-        self._apply()
+        self._apply(source)
         logs.configure(self._accepted.logging.level, self._accepted.logging.format, "gateway")
 
     def watches(self) -> list[Coroutine[Any, Any, None]]:
         """What has to run beside the gateway."""
         file = self._accepted.engines_file
-        watched = [_watch(engines_file(file), self.read_again)] if file else []
-        return [*watched, self._names.run(self._clock, self._apply)]
+        watched = [_watch(engines_file(file), partial(self.read_again, "file"))] if file else []
+        return [*watched, self._names.run(self._clock, partial(self._apply, "dns"))]
 
-    def _apply(self) -> None:
+    def _apply(self, source: str) -> None:
         if self.gateway is None:
-            self._missed = True
+            self._missed = source
         else:
-            self.gateway.reload(self._names.with_found(self._accepted))
+            self.gateway.reload(self._names.with_found(self._accepted), source)
 
     def _names_told(self, name: str, reason: str) -> None:
         log.log(logging.WARNING if reason else logging.INFO, "engines_dns %s: %s", name, reason or "answers again")

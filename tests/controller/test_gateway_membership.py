@@ -1,19 +1,22 @@
 """Engines that join and leave a gateway while it serves."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import msgspec
 import pytest
 from gateway_kit import FAST, MODEL, Rig, Sim, chat, eventually, running, start_sim
 
+from hmas.cli import reloads
 from hmas.cli.reloads import Reloads
+from hmas.controller.config.loader import load_config
 from hmas.controller.config.reload import differences, fleet_change, taken
 from hmas.controller.config.schema import Config, EngineConfig
 from hmas.controller.config.section import KvEventsConfig
 from hmas.controller.core.errors import SchedulingError
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
-from hmas.controller.gateway.instances import membership
+from hmas.controller.gateway.instances import dns_discovery, membership
 from hmas.controller.routing.registry import make_router
 from hmas.controller.runtime.clock import SystemClock
 from hmas.controller.scheduling.scheduler import Scheduler
@@ -260,9 +263,58 @@ async def test_what_changed_while_the_gateway_started_is_taken_once_it_serves(tm
         try:
             config = rig.gateway.config
             later = msgspec.structs.replace(config, engines=[of(rig.sims[0]), of(new)])
-            reloads = Reloads(config, lambda: later, SystemClock())
-            reloads.read_again()
-            reloads.serves(rig.gateway)
+            follows = Reloads(config, lambda: later, SystemClock())
+            follows.read_again()
+            follows.serves(rig.gateway)
             await eventually(lambda: told(rig, "engine.joins") == [("sim-2", "serving")])
         finally:
             await new.runner.cleanup()
+
+
+def sources(rig: Rig, name: str) -> list[tuple[str, str, str]]:
+    found = [*rig.events("engine.joins"), *rig.events("engine.leaves")]
+    return [(event["after"], event["source"], event["reason"]) for event in found if event["subject"] == name]
+
+
+async def test_events_name_what_has_changed_the_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(reloads, "WATCH_S", 0.02)
+    monkeypatch.setattr(dns_discovery, "LOOK_S", 0.02)
+    by_file, by_name = await start_sim("sim-2"), await start_sim("sim-3")
+    file, listed, found = tmp_path / "hmas.yaml", tmp_path / "engines.json", f"vllm-127.0.0.1-{by_name.port}"
+
+    def write(text: str) -> None:
+        # Renamed, so that no half of it is read.
+        (tmp_path / "new").write_text(text)
+        (tmp_path / "new").replace(listed)
+
+    write('{"engines": []}')
+    async with running(tmp_path) as rig:
+        first = {"name": "sim-1", "url": rig.sims[0].url}
+        document = {"engines": [first], "engines_file": str(listed), "engines_dns": [{"name": "vllm", "url": by_name.url}]}
+        file.write_text(json.dumps(document))
+
+        def read() -> Config:
+            return load_config(str(file), {})
+
+        follows = Reloads(read(), read, SystemClock())
+        follows.serves(rig.gateway)
+        watching = [asyncio.create_task(work) for work in follows.watches()]
+        try:
+            await eventually(lambda: sources(rig, found) == [("serving", "dns", "DNS has changed")])
+            write(json.dumps({"engines": [{"name": "sim-2", "url": by_file.url}]}))
+            await eventually(lambda: sources(rig, "sim-2") == [("serving", "file", "engines_file has changed")])
+            write("{}")
+            await eventually(lambda: [event["after"] for event in rig.events("config")][-1] == "refused")
+            write('{"engines": []}')
+            await eventually(lambda: sources(rig, "sim-2")[-1] == ("gone", "file", "its requests have ended"))
+            assert sources(rig, "sim-2")[-2] == ("leaving", "file", "engines_file has changed")
+            assert [event["source"] for event in rig.events("config")] == ["dns", "file", "file", "file"]
+            file.write_text(json.dumps(document | {"engines_dns": []}))
+            follows.read_again()
+            await eventually(lambda: sources(rig, found)[-1] == ("gone", "operator", "its requests have ended"))
+            assert sources(rig, found)[-2] == ("leaving", "operator", "reload")
+        finally:
+            for task in watching:
+                task.cancel()
+            for sim in (by_file, by_name):
+                await sim.runner.cleanup()

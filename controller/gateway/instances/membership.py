@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from hmas.controller.config.derived import instance_spec
 from hmas.controller.config.schema import EngineConfig
 from hmas.controller.core.errors import HmasError
+from hmas.controller.core.messages import Severity
 from hmas.controller.gateway.control_loop.apply import Control
 from hmas.controller.gateway.instances.monitor import Fleet
 from hmas.controller.observability.observer import Observers
@@ -16,6 +17,8 @@ from hmas.engines.base import Engine
 LEAVES_AFTER_S = 2.0
 """How long nothing has been in flight on an instance before it is removed: what follows the end of a request still finds it."""
 Connect = Callable[[EngineConfig], Awaitable[Engine]]
+REASONS = {"operator": "reload", "file": "engines_file has changed", "dns": "DNS has changed"}
+"""Why engines join and leave, by the source of the change, which their events name."""
 log = logging.getLogger(__name__)
 
 
@@ -33,7 +36,7 @@ class Membership:
         self._observer = observer
         self._connect = connect
         self._joining: dict[str, EngineConfig] = {}
-        self._leaving: dict[str, float] = {}
+        self._leaving: dict[str, tuple[float, str]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._joined: set[str] = set()
 
@@ -43,21 +46,21 @@ class Membership:
         there = [instance.config for name, instance in self._fleet.instances.items() if name not in self._leaving]
         return [*there, *self._joining.values()]
 
-    def change(self, joining: Sequence[EngineConfig], leaving: Sequence[EngineConfig]) -> None:
-        """Begins to take engines in and out; each is reported once it is done."""
+    def change(self, joining: Sequence[EngineConfig], leaving: Sequence[EngineConfig], source: str) -> None:
+        """Begins to take engines in and out for a source of `REASONS`; each is reported once it is done."""
         now_s = self._fleet.now_s()
         for engine in leaving:
             if self._joining.pop(engine.name, None) is not None:
-                self._observer.note("engine.leaves", engine.name, before="connecting", after="gone", reason="reload", source="operator")
+                self._note("engine.leaves", engine.name, source, before="connecting", after="gone")
             elif engine.name in self._fleet.instances:
-                self._leaving[engine.name] = now_s
-                self._observer.note("engine.leaves", engine.name, before="serving", after="leaving", reason="reload", source="operator")
+                self._leaving[engine.name] = now_s, source
+                self._note("engine.leaves", engine.name, source, before="serving", after="leaving")
         for engine in joining:
             if engine.name in self._fleet.instances:
-                self._stay(engine)
+                self._stay(engine, source)
             else:
                 self._joining[engine.name] = engine
-                task = asyncio.create_task(self._join(engine))
+                task = asyncio.create_task(self._join(engine, source))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
         self.tick()
@@ -65,14 +68,15 @@ class Membership:
     def tick(self) -> None:
         """Keeps requests away from instances that leave, and removes those where nothing has been in flight for a while."""
         now_s = self._fleet.now_s()
-        for name, since_s in list(self._leaving.items()):
+        for name, (since_s, source) in list(self._leaving.items()):
             instance = self._fleet.instances[name]
             self._scheduler.set_draining(name, draining=True)
             instance.draining = True
             if self._scheduler.in_flight(name) or instance.passing:
-                self._leaving[name] = now_s
+                self._leaving[name] = now_s, source
             elif now_s - since_s >= LEAVES_AFTER_S:
                 self._remove(name)
+                self._note("engine.leaves", name, source, before="leaving", after="gone", reason="its requests have ended")
 
     async def close(self) -> None:
         """Gives up what is being connected, and closes the engines that have joined."""
@@ -82,7 +86,7 @@ class Membership:
         for name in self._joined:
             await self._fleet.instances[name].engine.close()
 
-    async def _join(self, config: EngineConfig) -> None:
+    async def _join(self, config: EngineConfig, source: str) -> None:
         name = config.name
         try:
             spec = instance_spec(config)
@@ -92,7 +96,7 @@ class Membership:
             if not isinstance(error, HmasError):
                 log.exception("connecting engine %s failed", name)
             if self._wanted(config):
-                self._observer.note("engine.joins", name, after="refused", reason=str(error), severity="error", source="operator")
+                self._note("engine.joins", name, source, after="refused", reason=str(error), severity="error")
             return
         if not self._wanted(config):
             await engine.close()
@@ -111,7 +115,7 @@ class Membership:
             if name not in self._leaving:
                 self._open(name)
                 after = "serving" if instance.healthy else "joined, and does not answer yet"
-                self._observer.note("engine.joins", name, before="connecting", after=after, reason="reload", source="operator")
+                self._note("engine.joins", name, source, before="connecting", after=after)
 
     def _wanted(self, config: EngineConfig) -> bool:
         """Whether an engine that has been connected is still to join; from then on it is no longer connecting."""
@@ -120,15 +124,15 @@ class Membership:
             del self._joining[config.name]
         return wanted
 
-    def _stay(self, engine: EngineConfig) -> None:
+    def _stay(self, engine: EngineConfig, source: str) -> None:
         """Keeps an instance that has not left yet, if it is to join with the same settings."""
         if self._fleet.instances[engine.name].config != engine:
             reason = "an engine of this name is still leaving, with other settings; reload again once it has left"
-            self._observer.note("engine.joins", engine.name, after="refused", reason=reason, severity="error", source="operator")
+            self._note("engine.joins", engine.name, source, after="refused", reason=reason, severity="error")
             return
         self._leaving.pop(engine.name, None)
         self._open(engine.name)
-        self._observer.note("engine.joins", engine.name, before="leaving", after="serving", reason="reload", source="operator")
+        self._note("engine.joins", engine.name, source, before="leaving", after="serving")
 
     def _open(self, name: str) -> None:
         draining = name in self._control.directives.draining
@@ -144,4 +148,8 @@ class Membership:
         task = asyncio.create_task(engine.close())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        self._observer.note("engine.leaves", name, before="leaving", after="gone", reason="its requests have ended", source="operator")
+
+    def _note(
+        self, kind: str, name: str, source: str, *, after: str, before: str = "", reason: str = "", severity: Severity = "info"
+    ) -> None:
+        self._observer.note(kind, name, before=before, after=after, reason=reason or REASONS[source], severity=severity, source=source)
