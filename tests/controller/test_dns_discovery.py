@@ -20,6 +20,7 @@ from hmas.controller.config.schema import Config, EngineConfig, EnginesDnsConfig
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.gateway.instances import dns_discovery
 from hmas.controller.gateway.instances.dns_discovery import FOUND_MOST, DnsDiscovery, DnsUnknown, addresses, instance_of, targets
+from hmas.controller.runtime.clock import SystemClock
 
 
 @dataclass
@@ -162,6 +163,72 @@ async def test_entries_come_and_go_with_the_configuration():
     assert await discovery.refresh(1.0)
     assert names.asked[-1] == ("other.local", 9000)
     assert named(discovery, second) == ["new-10.0.0.1-8000"]
+
+
+async def test_a_changed_url_is_asked_at_once_and_its_answer_replaces_the_old_addresses():
+    names, old = Names([("10.0.0.1", 8000)]), entry(every_s=600.0)
+    new = entry("http://other.local:8000", every_s=600.0)
+    discovery = names.discovery(old)
+    await discovery.refresh(0.0)
+    names.answer = OSError("name server down")
+    assert named(discovery, new) == ["vllm-10.0.0.1-8000"], "nothing else is known yet"
+    assert not await discovery.refresh(1.0)
+    assert names.told == [("vllm", "name server down; the 1 instances known so far stay")]
+    names.answer = [("10.0.0.2", 8000)]
+    assert not await discovery.refresh(2.0), "it is asked once, and then as often as the entry says"
+    assert await discovery.refresh(601.0)
+    assert named(discovery, new) == ["vllm-10.0.0.2-8000"]
+    assert names.asked == [("vllm.local", 8000), ("other.local", 8000), ("other.local", 8000)]
+
+
+async def test_a_running_discovery_does_not_wait_for_its_next_look(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(dns_discovery, "LOOK_S", 600.0)
+    names, old, new = Names([("10.0.0.1", 8000)]), entry(), entry("http://other.local:8000")
+    discovery, changed = names.discovery(old), asyncio.Event()
+    await discovery.refresh(0.0)
+    running = asyncio.create_task(discovery.run(SystemClock(), changed.set))
+    names.answer = [("10.0.0.2", 8000)]
+    discovery.with_found(Config(engines_dns=[new]))
+    await asyncio.wait_for(changed.wait(), 5.0)
+    assert named(discovery, new) == ["vllm-10.0.0.2-8000"]
+    running.cancel()
+
+
+async def test_a_late_answer_to_what_is_no_longer_asked_counts_for_nothing():
+    asked, answered = asyncio.Event(), asyncio.Event()
+
+    async def slow(host: str, port: int) -> Iterable[tuple[str, int]]:
+        if host == "vllm.local":
+            asked.set()
+            await answered.wait()
+            return [("10.0.0.1", port)]
+        return [("10.0.0.2", port)]
+
+    old, new = entry(), entry("http://other.local:8000")
+    discovery = DnsDiscovery([old], lambda *_: None, {"A": slow})
+    refreshing = asyncio.create_task(discovery.refresh(0.0))
+    await asked.wait()
+    assert named(discovery, new) == []
+    answered.set()
+    assert not await refreshing
+    assert named(discovery, new) == []
+    assert await discovery.refresh(0.0)
+    assert named(discovery, new) == ["vllm-10.0.0.2-8000"]
+
+
+async def test_another_interval_counts_from_the_last_question_and_an_entry_that_was_gone_begins_anew():
+    names, one = Names([("10.0.0.1", 8000)]), entry(every_s=3600.0)
+    discovery = names.discovery(one)
+    await discovery.refresh(0.0)
+    named(discovery, entry(every_s=5.0))
+    await discovery.refresh(4.0)
+    assert len(names.asked) == 1
+    await discovery.refresh(5.0)
+    assert len(names.asked) == 2
+    assert named(discovery) == []
+    assert named(discovery, one) == []
+    assert await discovery.refresh(6.0)
+    assert named(discovery, one) == ["vllm-10.0.0.1-8000"]
 
 
 async def test_the_system_resolves_addresses():

@@ -1,6 +1,7 @@
 """Engines that are found by name in DNS: each address of a name, or each target of its SRV records, is an instance."""
 
 import asyncio
+import contextlib
 import hashlib
 import ipaddress
 import logging
@@ -52,8 +53,9 @@ class DnsDiscovery:
         self._told = told
         self._resolve = resolve or {"A": addresses, "SRV": targets}
         self._found: dict[str, tuple[Place, ...]] = {}
-        self._due_s: dict[str, float] = {}
+        self._asked_s: dict[str, float] = {}
         self._failing: set[str] = set()
+        self._changed = asyncio.Event()
 
     async def refresh(self, now_s: float, *, at_start: bool = False) -> bool:
         """Asks for every name that is due, all at once. Returns whether an instance has come or gone.
@@ -61,15 +63,26 @@ class DnsDiscovery:
         Raises:
             ConfigError: A library is missing. This is an error at the start only; later it is told as a name without an answer is.
         """
-        due = [entry for entry in self._entries if now_s >= self._due_s.get(entry.name, now_s)]
+        due = [entry for entry in self._entries if now_s - self._asked_s.get(entry.name, float("-inf")) >= entry.every_s]
         return any(await asyncio.gather(*(self._ask(entry, now_s, at_start=at_start) for entry in due)))
 
     def with_found(self, config: Config) -> Config:
         """The configuration with the instances that were found behind its engines. What has a name or address of one before it is left out.
 
-        From now on the entries of this configuration are looked for.
+        From now on the entries of this configuration are looked for: at once those that are new or have another url or record, which keep
+        what was found for them until that is answered.
         """
+        before = {entry.name: _question(entry) for entry in self._entries}
         self._entries = config.engines_dns
+        for entry in self._entries:
+            if before.pop(entry.name, None) != _question(entry):
+                self._asked_s.pop(entry.name, None)
+                self._failing.discard(entry.name)
+                self._changed.set()
+        for name in before:
+            self._asked_s.pop(name, None)
+            self._found.pop(name, None)
+            self._failing.discard(name)
         engines = list(config.engines)
         taken = {engine.name for engine in engines} | {engine.url for engine in engines}
         for entry in config.engines_dns:
@@ -83,7 +96,10 @@ class DnsDiscovery:
     async def run(self, clock: Clock, on_change: Callable[[], None]) -> None:
         """Asks as often as the entries say, and calls `on_change` when an instance has come or gone."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._changed.wait()
+            self._changed.clear()
             try:
                 if await self.refresh(clock.now_s()):
                     on_change()
@@ -91,8 +107,10 @@ class DnsDiscovery:
                 log.exception("looking for engines by DNS failed; they stay as they are")
 
     async def _ask(self, entry: EnginesDnsConfig, now_s: float, *, at_start: bool) -> bool:
-        self._due_s[entry.name] = now_s + entry.every_s
+        self._asked_s[entry.name] = now_s
         url = urlsplit(entry.url)
+        found: tuple[Place, ...] = ()
+        fault = ""
         try:
             async with asyncio.timeout(ANSWER_S):
                 asked = await self._resolve[entry.record](url.hostname or "", url.port or (443 if url.scheme == "https" else 80))
@@ -102,10 +120,15 @@ class DnsDiscovery:
         except (ConfigError, DnsUnknown, OSError, TimeoutError) as error:
             if at_start and isinstance(error, ConfigError):
                 raise
+            fault = str(error) or "no answer"
+        if _question(entry) not in map(_question, self._entries):
+            # The entry was changed or removed while this was asked.
+            return False
+        if fault:
             if entry.name not in self._failing:
                 self._failing.add(entry.name)
                 kept = len(self._found.get(entry.name, ()))
-                self._told(entry.name, (str(error) or "no answer") + (f"; the {kept} instances known so far stay" if kept else ""))
+                self._told(entry.name, fault + (f"; the {kept} instances known so far stay" if kept else ""))
             return False
         if entry.name in self._failing:
             self._failing.discard(entry.name)
@@ -113,6 +136,10 @@ class DnsDiscovery:
         changed = found != self._found.get(entry.name)
         self._found[entry.name] = found
         return changed
+
+
+def _question(entry: EnginesDnsConfig) -> tuple[str, str, str]:
+    return entry.name, entry.url, entry.record
 
 
 def instance_of(entry: EnginesDnsConfig, place: Place) -> EngineConfig:
