@@ -12,6 +12,7 @@ LIVE = (
     "tenants",
     "logging",
     "models",
+    "engines_file",
     "engines_dns",
     "scheduler.policy",
     "scheduler.parameters",
@@ -65,6 +66,7 @@ def taken(before: Config, after: Config) -> Config:
     return replace(
         before,
         engines=[*(engine for engine in before.engines if engine not in fleet.leaving), *fleet.joining],
+        engines_file=after.engines_file,
         engines_dns=after.engines_dns,
         tenants=after.tenants,
         logging=after.logging,

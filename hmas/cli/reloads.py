@@ -54,25 +54,46 @@ class Reloads:
         if self._missed:
             self.read_again(self._missed)
 
-    def read_again(self, source: str = "operator") -> None:
+    def read_again(self, source: str = "operator", *, even_if_same: bool = True) -> None:
         """Reads the configuration again and applies it; one that is wrong changes nothing. `source`: see `Gateway.reload`."""
         if self.gateway is None:
             self._missed = source
             return
         try:
-            self._accepted = self._read()
+            before, self._accepted = self._accepted, self._read()
         except ConfigError as error:
             log.error("reading the configuration again: %s; everything stays as it was", error)  # noqa: TRY400 - the message says it all
             self.gateway.reload_refused(str(error), source)
+            return
+        if self._accepted == before and not even_if_same:
             return
         self._apply(source)
         logs.configure(self._accepted.logging.level, self._accepted.logging.format, "gateway")
 
     def watches(self) -> list[Coroutine[Any, Any, None]]:
         """What has to run beside the gateway."""
-        file = self._accepted.engines_file
-        watched = [_watch(engines_file(file), partial(self.read_again, "file"))] if file else []
-        return [*watched, self._names.run(self._clock, partial(self._apply, "dns"))]
+        return [self._watch_file(), self._names.run(self._clock, partial(self._apply, "dns"))]
+
+    async def _watch_file(self) -> None:
+        """Reads the configuration again whenever `engines_file` is another file than before, or has other content.
+
+        One that is away is no change.
+        """
+        seen: tuple[str, object] = "", None
+        while True:
+            await asyncio.sleep(WATCH_S)
+            name = self._accepted.engines_file
+            if not name or self.gateway is None:
+                continue
+            stamp = await asyncio.to_thread(_stamp, engines_file(name))
+            if stamp is None or (name, stamp) == seen:
+                continue
+            # The first look at a file only makes up for what has changed since it was read with the configuration.
+            first, seen = name != seen[0], (name, stamp)
+            try:
+                self.read_again("file", even_if_same=not first)
+            except Exception:
+                log.exception("reading %s again failed; everything stays as it was", name)
 
     def _apply(self, source: str) -> None:
         if self.gateway is None:
@@ -84,20 +105,6 @@ class Reloads:
         log.log(logging.WARNING if reason else logging.INFO, "engines_dns %s: %s", name, reason or "answers again")
         if self.gateway is not None:
             self.gateway.names_told(name, reason)
-
-
-async def _watch(file: Path, on_change: Callable[[], None]) -> None:
-    """Calls `on_change` whenever a file is another one than before, or has other content. One that is away is no change."""
-    seen = await asyncio.to_thread(_stamp, file)
-    while True:
-        await asyncio.sleep(WATCH_S)
-        found = await asyncio.to_thread(_stamp, file)
-        if found is not None and found != seen:
-            seen = found
-            try:
-                on_change()
-            except Exception:
-                log.exception("reading %s again failed; everything stays as it was", file)
 
 
 def _stamp(file: Path) -> tuple[int, int, int] | None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -276,45 +278,117 @@ def sources(rig: Rig, name: str) -> list[tuple[str, str, str]]:
     return [(event["after"], event["source"], event["reason"]) for event in found if event["subject"] == name]
 
 
-async def test_events_name_what_has_changed_the_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(reloads, "WATCH_S", 0.02)
-    monkeypatch.setattr(dns_discovery, "LOOK_S", 0.02)
-    by_file, by_name = await start_sim("sim-2"), await start_sim("sim-3")
-    file, listed, found = tmp_path / "hmas.yaml", tmp_path / "engines.json", f"vllm-127.0.0.1-{by_name.port}"
+class Files:
+    """A configuration and lists of engines on disk, and what follows them for a gateway."""
 
-    def write(text: str) -> None:
+    def __init__(self, folder: Path, rig: Rig) -> None:
+        self._folder = folder
+        engines = [{"name": "sim-1", "url": rig.sims[0].url}]
+        self._own = {"engines": engines, "scheduler": {"policy": "fcfs"}, "agents": {"stale_after_s": 5}}
+        self.reads = 0
+
+    def write(self, name: str, text: str) -> str:
         # Renamed, so that no half of it is read.
-        (tmp_path / "new").write_text(text)
-        (tmp_path / "new").replace(listed)
+        (self._folder / "new").write_text(text)
+        return str((self._folder / "new").replace(self._folder / name))
 
-    write('{"engines": []}')
-    async with running(tmp_path) as rig:
-        first = {"name": "sim-1", "url": rig.sims[0].url}
-        document = {"engines": [first], "engines_file": str(listed), "engines_dns": [{"name": "vllm", "url": by_name.url}]}
-        file.write_text(json.dumps(document))
+    def list(self, name: str, *sims: Sim) -> str:
+        return self.write(name, json.dumps({"engines": [{"name": sim.name, "url": sim.url} for sim in sims]}))
 
-        def read() -> Config:
-            return load_config(str(file), {})
+    def configure(self, **settings: object) -> None:
+        self.write("hmas.yaml", json.dumps(self._own | settings))
 
-        follows = Reloads(read(), read, SystemClock())
+    def read(self) -> Config:
+        self.reads += 1
+        return load_config(str(self._folder / "hmas.yaml"), {})
+
+    @asynccontextmanager
+    async def followed(self, rig: Rig) -> AsyncIterator[Reloads]:
+        follows = Reloads(self.read(), self.read, SystemClock())
         follows.serves(rig.gateway)
         watching = [asyncio.create_task(work) for work in follows.watches()]
         try:
-            await eventually(lambda: sources(rig, found) == [("serving", "dns", "DNS has changed")])
-            write(json.dumps({"engines": [{"name": "sim-2", "url": by_file.url}]}))
-            await eventually(lambda: sources(rig, "sim-2") == [("serving", "file", "engines_file has changed")])
-            write("{}")
-            await eventually(lambda: [event["after"] for event in rig.events("config")][-1] == "refused")
-            write('{"engines": []}')
-            await eventually(lambda: sources(rig, "sim-2")[-1] == ("gone", "file", "its requests have ended"))
-            assert sources(rig, "sim-2")[-2] == ("leaving", "file", "engines_file has changed")
-            assert [event["source"] for event in rig.events("config")] == ["dns", "file", "file", "file"]
-            file.write_text(json.dumps(document | {"engines_dns": []}))
-            follows.read_again()
-            await eventually(lambda: sources(rig, found)[-1] == ("gone", "operator", "its requests have ended"))
-            assert sources(rig, found)[-2] == ("leaving", "operator", "reload")
+            yield follows
         finally:
             for task in watching:
                 task.cancel()
-            for sim in (by_file, by_name):
-                await sim.runner.cleanup()
+
+
+@asynccontextmanager
+async def more(*names: str) -> AsyncIterator[list[Sim]]:
+    sims = [await start_sim(name) for name in names]
+    try:
+        yield sims
+    finally:
+        for sim in sims:
+            await sim.runner.cleanup()
+
+
+@pytest.fixture
+def looks_often(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(reloads, "WATCH_S", 0.02)
+    monkeypatch.setattr(dns_discovery, "LOOK_S", 0.02)
+
+
+@pytest.mark.usefixtures("looks_often")
+async def test_events_name_what_has_changed_the_engines(tmp_path: Path):
+    async with more("sim-2", "sim-3") as (by_file, by_name), running(tmp_path) as rig:
+        found = f"vllm-127.0.0.1-{by_name.port}"
+        files = Files(tmp_path, rig)
+        settings = {"engines_file": files.list("engines.json")}
+        files.configure(engines_dns=[{"name": "vllm", "url": by_name.url}], **settings)
+        async with files.followed(rig) as follows:
+            await eventually(lambda: sources(rig, found) == [("serving", "dns", "DNS has changed")])
+            await eventually(lambda: files.reads == 2)
+            files.list("engines.json", by_file)
+            await eventually(lambda: sources(rig, "sim-2") == [("serving", "file", "engines_file has changed")])
+            files.write("engines.json", "{}")
+            await eventually(lambda: [event["after"] for event in rig.events("config")][-1] == "refused")
+            files.list("engines.json")
+            await eventually(lambda: sources(rig, "sim-2")[-1] == ("gone", "file", "its requests have ended"))
+            assert sources(rig, "sim-2")[-2] == ("leaving", "file", "engines_file has changed")
+            assert [event["source"] for event in rig.events("config")] == ["dns", "file", "file", "file"]
+            files.configure(**settings)
+            follows.read_again()
+            await eventually(lambda: sources(rig, found)[-1] == ("gone", "operator", "its requests have ended"))
+            assert sources(rig, found)[-2] == ("leaving", "operator", "reload")
+
+
+@pytest.mark.usefixtures("looks_often")
+async def test_another_file_of_engines_is_watched_instead_of_the_former_one(tmp_path: Path):
+    async with more("sim-2") as (new,), running(tmp_path) as rig:
+        files = Files(tmp_path, rig)
+        files.configure(engines_file=files.list("old.json"))
+        async with files.followed(rig) as follows:
+            await eventually(lambda: files.reads == 2)
+            files.configure(engines_file=files.list("other.json"))
+            follows.read_again()
+            (event,) = rig.events("config")
+            assert event["after"] == "taken: engines_file"
+            await eventually(lambda: files.reads == 4)
+            files.list("old.json", new)
+            files.list("other.json", new)
+            await eventually(lambda: told(rig, "engine.joins") == [("sim-2", "serving")])
+            assert files.reads == 5, "the former file is watched no more"
+            files.configure()
+            follows.read_again()
+            await eventually(lambda: told(rig, "engine.leaves")[-1:] == [("sim-2", "gone")])
+            files.configure(engines_file=files.list("third.json", new))
+            follows.read_again()
+            await eventually(lambda: told(rig, "engine.joins")[-1:] == [("sim-2", "serving")])
+            await eventually(lambda: files.reads == 8)
+            assert len(rig.events("config")) == 4, "a file that has not changed since it was read is no change"
+
+
+@pytest.mark.usefixtures("looks_often")
+async def test_a_file_of_engines_that_changes_while_the_gateway_starts_is_read_again(tmp_path: Path):
+    async with more("sim-2") as (new,), running(tmp_path) as rig:
+        files = Files(tmp_path, rig)
+        files.configure(engines_file=files.list("engines.json"))
+        follows = Reloads(files.read(), files.read, SystemClock())
+        files.list("engines.json", new)
+        watching = [asyncio.create_task(work) for work in follows.watches()]
+        follows.serves(rig.gateway)
+        await eventually(lambda: told(rig, "engine.joins") == [("sim-2", "serving")])
+        for task in watching:
+            task.cancel()

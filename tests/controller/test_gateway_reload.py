@@ -56,6 +56,7 @@ def test_every_setting_that_is_different_is_named_once():
 def test_what_is_taken_is_what_is_said_to_be():
     before = Config()
     after = Config(
+        engines_file="/run/engines.json",
         tenants={"a": TenantConfig(weight=2.0)},
         scheduler=SchedulerConfig(policy="fcfs", n_run=3, tpot_guard=0.25, queue_limit=5),
         agents=msgspec.structs.replace(before.agents, stale_after_s=3.0, nice=1),
