@@ -1,6 +1,6 @@
 """The records of requests that have ended: made once, posted to the agents, and summed up for operators over the last minute."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -86,12 +86,9 @@ class CompletionRecorder(Observer):
 
     def good_rps(self) -> dict[str, float]:
         """Requests within their targets per second, of the last minute, by the instance that served them."""
-        whole = self.recent()
-        met: dict[str, int] = {}
-        for item in self._recent:
-            if item.slo_met:
-                met[item.instance] = met.get(item.instance, 0) + 1
-        return {instance: number / whole.window_s for instance, number in met.items()}
+        window_s = _window_s(self._recent, self._clock.now_s())
+        met = Counter(item.instance for item in self._recent if item.slo_met)
+        return {instance: number / window_s for instance, number in met.items()}
 
     def fairness(self, weight_of: Callable[[str], float]) -> Fairness:
         """How evenly tenants were served over the last minute while they competed; requests that still wait are not included."""
@@ -163,12 +160,11 @@ def _whole_in_time(request: Request, ended: Ended) -> bool:
 
 
 def _figures(kept: deque[Completion], now_s: float) -> Recent:
-    """Sums up the completions of the last minute, oldest first; drops older ones. A full deque may hold less than a minute."""
-    while kept and kept[0].sent_s < now_s - RECENT_S:
-        kept.popleft()
+    """Sums up the completions of the last minute, oldest first; drops older ones."""
+    window_s = _window_s(kept, now_s)
     done = [item for item in kept if item.outcome is OutcomeKind.COMPLETED]
     return Recent(
-        window_s=max(1.0, now_s - kept[0].sent_s) if len(kept) == kept.maxlen else RECENT_S,
+        window_s=window_s,
         ended=len(kept),
         completed=len(done),
         slo_met=sum(item.slo_met for item in done),
@@ -176,6 +172,13 @@ def _figures(kept: deque[Completion], now_s: float) -> Recent:
         ttft_ms=tuple(sorted(item.ttft_ms for item in done if item.ttft_ms >= 0)),
         tpot_ms=tuple(sorted(item.tpot_ms for item in done if item.tpot_ms >= 0)),
     )
+
+
+def _window_s(kept: deque[Completion], now_s: float) -> float:
+    """Drops completions that are older than a minute; returns how long the others span. A full deque may hold less than a minute."""
+    while kept and kept[0].sent_s < now_s - RECENT_S:
+        kept.popleft()
+    return max(1.0, now_s - kept[0].sent_s) if len(kept) == kept.maxlen else RECENT_S
 
 
 def _quantiles(ordered: Sequence[float]) -> dict[str, float | None]:

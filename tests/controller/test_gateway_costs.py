@@ -4,11 +4,15 @@ from pathlib import Path
 
 import pytest
 from gateway_kit import chat, running, start_sim
+from message_kit import completed
 from test_admin_api import call
 
 from hmas.cli.engines import engine_table
+from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.config.loader import ConfigMistakes, load_config
 from hmas.controller.config.schema import EngineConfig
+from hmas.controller.observability import completions
+from hmas.controller.observability.completions import RECENT_KEPT, CompletionRecorder
 
 
 async def test_engines_list_tells_the_cost_of_good_requests(tmp_path: Path):
@@ -27,6 +31,41 @@ async def test_engines_list_tells_the_cost_of_good_requests(tmp_path: Path):
     rows = engine_table(list(listed.values())).splitlines()
     assert "cost of 1,000 good" in rows[0]
     assert "cost of 1,000 good" not in engine_table([listed["free"]])
+
+
+class Stopped:
+    """A clock that a test sets."""
+
+    time_s = 100.0
+
+    def now_s(self) -> float:
+        return self.time_s
+
+
+def test_good_requests_per_second_are_those_of_the_last_minute_and_sort_nothing(monkeypatch: pytest.MonkeyPatch):
+    def unwanted(_: object) -> None:
+        raise AssertionError("good requests per second need no order of latencies")
+
+    monkeypatch.setattr(completions, "sorted", unwanted, raising=False)
+    clock = Stopped()
+    bus = MemoryBus()
+    bus.silent = True
+    recorder = CompletionRecorder(bus, clock, str)
+
+    def end(sent_s: float, instance: str, *, slo_met: bool = True) -> None:
+        recorder.ended(completed(sent_s=sent_s, instance=instance, slo_met=slo_met, ttft_ms=1.0))
+
+    assert recorder.good_rps() == {}
+    end(39.0, "old")
+    for _ in range(6):
+        end(99.0, "a")
+    end(99.0, "b")
+    end(99.0, "b", slo_met=False)
+    assert recorder.good_rps() == {"a": 0.1, "b": 1 / 60}
+    for _ in range(RECENT_KEPT):
+        end(99.0, "busy")
+    clock.time_s = 103.0
+    assert recorder.good_rps() == {"busy": RECENT_KEPT / 4.0}, "of a shorter time, where more end in a minute than are kept"
 
 
 @pytest.mark.parametrize("cost", [-1.0, 2e6])
