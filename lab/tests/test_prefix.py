@@ -5,12 +5,16 @@ from dataclasses import dataclass
 import msgspec
 import pytest
 from hmas_lab.cli import main
-from hmas_lab.prefix.arms import EXACT, HASH, PRODUCT, ROUND_ROBIN
+from hmas_lab.hetero.arms import ARMS as HETERO_ARMS
+from hmas_lab.paper.arms import ARMS as PAPER_ARMS
+from hmas_lab.prefix.arms import ARMS, EXACT, HASH, PRODUCT, ROUND_ROBIN
 from hmas_lab.prefix.load import SHAPES, load, sessions
 from hmas_lab.prefix.page import body
 from hmas_lab.prefix.routers import CacheAware, ConsistentHash, InTheCaches, cached_at_best
 from hmas_lab.prefix.serving import Row, Task, run_task
 from hmas_lab.prefix.study import QUICK, Settings, capacity_rps, goals, kept_rows, run, summary, tasks_of
+from hmas_lab.prefix_live.fronts import FRONTS
+from hmas_lab.simulated_rows import read_names
 
 from hmas.controller.core.types import Estimates, Request, Slo
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
@@ -166,6 +170,11 @@ def test_chats_also_run_with_an_instance_away():
 def test_too_few_requests_to_find_the_capacity_with_are_told(tmp_path):
     with pytest.raises(StudyError, match="requests is 5; allowed for one-prompt: more"):
         capacity_rps("one-prompt", 5, kept_rows(tmp_path / "rows.jsonl"))
+
+
+@pytest.mark.parametrize("allowed", [ARMS, HETERO_ARMS, PAPER_ARMS, FRONTS], ids=["prefix", "heteroserve", "paper", "prefix-live"])
+def test_every_arm_can_be_chosen_by_its_name(allowed):
+    assert [read_names("--arms", name, tuple(allowed)) for name in allowed] == [(name,) for name in allowed]
 
 
 def test_the_command_names_what_it_does_not_know(capsys, tmp_path):

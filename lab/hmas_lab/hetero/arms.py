@@ -63,11 +63,11 @@ def _oracle(devices: Devices, _saturation: Mapping[str, float]) -> Router:
 
 UNIFORM, CAPACITY, LATENCY, ORACLE, PUBLISHED = "uniform", "capacity-proportional", "latency-aware", "oracle", "capability-weighted"
 LATENCY_NOW, PUBLISHED_NOW, PUBLISHED_LONG = (
-    "latency-aware, queues of now",
-    "capability-weighted, queues of now",
-    "capability-weighted, long on H100",
+    "latency-aware (queues of now)",
+    "capability-weighted (queues of now)",
+    "capability-weighted (long on H100)",
 )
-NO_FEEDBACK, EVICTING = "capability-weighted, no feedback", "capability-weighted, eviction 2 s/GB"
+NO_FEEDBACK, EVICTING = "capability-weighted (no feedback)", "capability-weighted (eviction 2 s/GB)"
 ROUTERS = (
     "round-robin",
     "capacity-proportional",

@@ -33,7 +33,7 @@ def _product(text: str) -> Callable[[Collection[str]], Router]:
 ROUND_ROBIN, LEAST, HASH, CACHE_AWARE = "round-robin", "least requests", "consistent_hash", "cache_aware"
 PEERS = (ROUND_ROBIN, LEAST, HASH, CACHE_AWARE)
 OURS = ("round-robin", "least-loaded", "session-affine", "prefix-aware", DEFAULT_ROUTER)
-PRODUCT, EXACT = f"h-mas: {DEFAULT_ROUTER}", f"h-mas: {DEFAULT_ROUTER}, exact"
+PRODUCT, EXACT = f"h-mas: {DEFAULT_ROUTER}", f"h-mas: {DEFAULT_ROUTER} (exact)"
 ARMS: Mapping[str, Arm] = MappingProxyType(
     {
         ROUND_ROBIN: Arm("each instance in turn, at arrival", _product("round-robin"), "at-arrival"),
