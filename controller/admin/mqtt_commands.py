@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 from hmas.controller.admin.changes import BadRequest, Changes, error_document, json_object, override_refused
@@ -44,8 +45,12 @@ class MqttCommands:
         self._note = note
         self._flooding: set[str] = set()
         self._runs: Mapping[str, Run] = {
-            "policy.force": self._force_policy,
+            "policy.force": partial(self._force, changes.force_policy),
             "policy.release": self._release_policy,
+            "router.force": partial(self._force, changes.force_router),
+            "router.release": partial(self._release, changes.release_router, "model"),
+            "knobs.force": partial(self._force, changes.force_knobs),
+            "knobs.release": partial(self._release, changes.release_knobs, "instance"),
             "override.apply": self._apply_override,
             "override.clear": self._clear_override,
             "engine.drain": self._drain,
@@ -114,9 +119,14 @@ class MqttCommands:
             raise BadRequest("author is given; allowed: no author, as the user of the topic is the author", path="$.author")
         return document
 
-    async def _force_policy(self, user: str, command: dict[str, Any]) -> bool:
-        await self._changes.force_policy({"reason": BY_DEFAULT, **command, "author": user})
+    async def _force(self, force: Callable[[dict[str, Any]], Awaitable[None]], user: str, command: dict[str, Any]) -> bool:
+        await force({"reason": BY_DEFAULT, **command, "author": user})
         return True
+
+    async def _release(self, release: Callable[[str], Awaitable[bool]], of: str, _: str, command: dict[str, Any]) -> bool:
+        """Releases what was forced for the model or instance that the key `of` names, by default for all."""
+        _only(command, of, "reason")
+        return await release(_text({of: "*", **command}, of))
 
     async def _release_policy(self, _: str, command: dict[str, Any]) -> bool:
         _only(command, "reason")

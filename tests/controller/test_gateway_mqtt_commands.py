@@ -48,8 +48,14 @@ async def test_commands_change_what_is_in_force(tmp_path: Path, broker: Broker):
         assert (await alice.ask({"command": "engine.drain", "engine": "sim-1"}))["ok"]
         await alice.hears("state/windows", draining=["sim-1"])
         assert (await alice.ask({"command": "engine.undrain", "engine": "sim-1"}))["changed"] is True
+        assert (await alice.ask({"command": "knobs.force", "instance": "sim-1", "n_run": 3}))["ok"]
+        assert rig.gateway.control.directives.instances["sim-1"].controls.n_run == 3
+        assert (await alice.ask({"command": "knobs.release", "instance": "sim-1"}))["changed"] is True
+        assert (await alice.ask({"command": "router.force", "router": "session-affine"}))["ok"]
+        assert rig.gateway.watch.held["cli-router-_all"].author == "alice"
+        assert (await alice.ask({"command": "router.release"}))["changed"] is True
         metrics = (await rig.get("/metrics")).body.decode()
-        assert 'hmas_mqtt_commands_total{result="done"} 7.0' in metrics
+        assert 'hmas_mqtt_commands_total{result="done"} 11.0' in metrics
 
 
 WRONG = {
