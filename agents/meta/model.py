@@ -389,4 +389,6 @@ class MetaModel:
             candidates=list(word.candidates),
             changed=changed,
             repeats=repeats,
+            previous_parameters=dict(self.current.parameters) if bypass else {},
+            previous_n_run=self.current.n_run if bypass else 0,
         )

@@ -51,11 +51,8 @@ def past_of(decisions: Sequence[MetaDecision], pool: Collection[str], now_s: flo
             past.bans.add(running, said, decision.sent_s + ban_s)
         if decision.changed and decision.source not in FREE and 0.0 <= now_s - decision.sent_s < span_s:
             past.switches.append(decision.sent_s)
-        if not decision.bypass:
-            running = said
-        elif running is None or running.policy != decision.previous:
-            # The bypass restored the stable candidate; its decision names only the policy.
-            running = candidate(decision.previous)
+        # A bypass names what returns after it.
+        running = candidate(decision.previous, decision.previous_parameters, decision.previous_n_run) if decision.bypass else said
     if decisions and running is not None and now_s - decisions[-1].sent_s <= FRESH_S:
         past.current = running if running.policy in pool else None
         past.bypass_s = decisions[-1].sent_s if decisions[-1].bypass else None

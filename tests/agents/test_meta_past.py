@@ -57,13 +57,44 @@ def test_a_bypass_that_has_ended_does_not_come_back():
 
 def test_a_bypass_in_force_goes_on_from_when_it_was_last_in_force_and_back_to_what_it_put_aside():
     running = decided(5.0, "edf", "fcfs", changed=True, n_run=48)
-    seen = decided(10.0, "fcfs", "edf", bypass=True, changed=True, source="bypass")
-    found = past(running, seen, decided(14.0, "fcfs", "edf", bypass=True, repeats="x"))
+    seen = decided(10.0, "fcfs", "edf", bypass=True, changed=True, source="bypass", previous_n_run=48)
+    found = past(running, seen, decided(14.0, "fcfs", "edf", bypass=True, repeats="x", previous_n_run=48))
     assert found.bypass_s == 14.0
     assert found.current == EDF.window(48)
-    # What the bypass put back was another policy: of that only the name is told.
-    assert past(decided(5.0, "sjf", "edf", changed=True, n_run=8), seen).current == EDF
     assert found.switches == [5.0], "neither bypasses nor rollbacks are on the budget"
+    # It puts back what was proven: neither the switch before it nor a decision that the stream has lost tells that.
+    tried = decided(5.0, "edf", "edf", changed=True, n_run=8)
+    proven = decided(10.0, "fcfs", "edf", bypass=True, changed=True, previous_parameters={"tpot_guard": 0.2})
+    for told in ((proven,), (tried, proven), (decided(5.0, "sjf", "edf", changed=True), proven)):
+        assert past(*told).current == Candidate(policy="edf", parameters={"tpot_guard": 0.2})
+
+
+@pytest.mark.parametrize("kept", [1, 1000], ids=["only-a-sign-of-life", "all-decisions"])
+def test_after_a_bypass_the_former_policy_comes_back_with_its_parameters_over_a_restart(kept):
+    limits = Limits(period_s=5.0, dwell_s=10.0, rollback_window_s=10.0, settle_s=2.0)
+    start = Candidate(policy="edf", parameters={"tpot_guard": 0.2}, n_run=24)
+    tried = Candidate(policy="edf", parameters={"tpot_guard": 0.9}, n_run=8)
+
+    def model() -> MetaModel:
+        return MetaModel(start=start, pool=POLICIES, limits=limits, selector=Insists(tried))
+
+    def served(meta: MetaModel, from_s: int, until_s: int, **short) -> list[MetaDecision]:
+        said = []
+        for now_s in range(from_s, until_s):
+            said += meta.on_short(short_view(float(now_s), **short), float(now_s))
+            said += meta.on_long(long_view(float(now_s)), float(now_s))
+        return all_of_type(MetaDecision, said)
+
+    first = model()
+    said = served(first, 0, 8)
+    assert first.current == tried, "a switch that is still being watched"
+    said += served(first, 8, 16, anomalies=["stuck"])
+    assert said[-1].bypass
+    assert (said[-1].policy, said[-1].parameters, said[-1].n_run) == ("fcfs", {}, 0)
+    again = model()
+    again.restore(said[-kept:], 16.0)
+    back = next(one for one in served(again, 16, 40) if not one.bypass)
+    assert (back.policy, back.parameters, back.n_run) == ("edf", {"tpot_guard": 0.2}, 24)
 
 
 def test_a_rollback_is_remembered_for_as_long_as_it_would_have_been():
