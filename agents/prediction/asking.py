@@ -47,13 +47,15 @@ class Asked:
 
     Attributes:
         named: The candidates.
-        formula: Results of the formula in milliseconds, shape (requests, candidates, 2).
+        alone_at: See `Fleet.alone_at`.
+        formula: Results of the formula in milliseconds, shape (requests, candidates and these without load, 2).
         rows, names: Input of the regressor, request by request.
         regressor: The regressor active then; None for none.
     """
 
     batch: Sequence[RequestFeatures]
     named: Sequence[str]
+    alone_at: NDArray[np.intp]
     formula: Numbers
     rows: NDArray[np.float32]
     names: NDArray[np.object_]

@@ -103,10 +103,22 @@ class Fleet:
 
     Args:
         states: One per instance; at least one.
+        alone: Whether each instance is there a second time as it would be without load.
+
+    Attributes:
+        alone_at: Place of each instance without load, after all of `states`; instances of equal hardware, speed and budget share one.
     """
 
-    def __init__(self, states: Sequence[InstanceState]) -> None:
-        own = np.array([_columns_of(state) for state in states], dtype=np.float64)
+    def __init__(self, states: Sequence[InstanceState], *, alone: bool = False) -> None:
+        rows = [_columns_of(state) for state in states]
+        self.hardware = [state.hardware.encode() for state in states]
+        kinds: dict[tuple[bytes, tuple[float, ...]], int] = {}
+        self.alone_at = np.empty(0, dtype=np.intp)
+        if alone:
+            without = [(hardware, _without_load(state)) for hardware, state in zip(self.hardware, states, strict=True)]
+            self.alone_at = np.array([kinds.setdefault(kind, len(states) + len(kinds)) for kind in without], dtype=np.intp)
+            self.hardware += [hardware for hardware, _ in kinds]
+        own = np.array([*rows, *(columns for _, columns in kinds)], dtype=np.float64)
         (
             self._in_flight,
             self._n_run,
@@ -127,7 +139,6 @@ class Fleet:
         self._room = np.maximum(64.0, self._budget - self._beside)
         self._ahead = 0.5 + np.nan_to_num(self._waiting)
         self._tpot = (self._step + self._per_seq)[None, :]
-        self.hardware = [state.hardware.encode() for state in states]
         self._fixed = self._fixed_columns()
 
     def __len__(self) -> int:
@@ -234,3 +245,10 @@ def _columns_of(state: InstanceState) -> tuple[float, ...]:
         speed.seq_ms,
         speed.prompt_ms,
     )
+
+
+def _without_load(state: InstanceState) -> tuple[float, ...]:
+    """`_columns_of` an instance that has nothing to do but the one request."""
+    speed = state.speed
+    # A window of 1: the wider it is, the more company the regressor expects before the answer ends.
+    return (0.0, 1.0, *(0.0,) * 6, token_budget(state), 0.0, 0.0, speed.base_ms, speed.seq_ms, speed.prompt_ms)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hmas.agents.prediction.asking import TARGETS, Asked, Numbers, Regressor
 from hmas.agents.prediction.calibration import DriftWatch, Path, Residual, Scoreboard
 from hmas.agents.prediction.experience import Experience, Labelled
-from hmas.agents.prediction.features import UNKNOWN, Fleet, InstanceState, categories
+from hmas.agents.prediction.features import CATEGORIES, FEATURES, UNKNOWN, Fleet, InstanceState, categories
 from hmas.agents.prediction.speed import SpeedFit
 from hmas.controller.core.messages import Completion, InstanceView, RequestCost, RequestFeatures, SystemSnapshot
 from hmas.controller.core.statistics.cumulative_trace import CumulativeTrace
@@ -236,7 +236,7 @@ class PredictionModel:
         return [self._ask(batch[start : start + each], fleet) for start in range(0, len(batch), each)]
 
     def fleet(self) -> Fleet:
-        """Returns the candidates as columns, as of the last snapshot.
+        """Returns the candidates as columns, as of the last snapshot, and after them each kind of them without load.
 
         Raises:
             ValueError: There are none.
@@ -247,7 +247,7 @@ class PredictionModel:
                 instance = self.instances[name]
                 if instance.view is not None:
                     states.append(instance.state(instance.view))
-            self._fleet = Fleet(states)
+            self._fleet = Fleet(states, alone=True)
         return self._fleet
 
     def drifted(self) -> list[tuple[str, str]]:
@@ -273,7 +273,7 @@ class PredictionModel:
         formula = np.empty((len(batch), len(fleet), len(TARGETS)))
         formula[..., 0], formula[..., 1] = fleet.analytic(prompts)
         rows = fleet.rows(prompts, outputs, formula[..., 0])
-        return Asked(batch, self._candidates, formula, rows, categories(batch, fleet), self._regressor)
+        return Asked(batch, self._candidates, fleet.alone_at, formula, rows, categories(batch, fleet), self._regressor)
 
     def answer(self, asked: Asked, log_ratios: Numbers, now_s: float) -> list[RequestCost]:
         """Runs the last half of `predict`: costs from the regressor's result and the live errors; they are kept for scoring.
@@ -283,13 +283,16 @@ class PredictionModel:
         if asked.regressor is not self._regressor:
             asked = replace(asked, regressor=self._regressor)
             log_ratios = asked.log_ratios()
-        batch, candidates, formula = asked.batch, asked.named, asked.formula
-        count, each = formula.shape[:2]
+        batch, candidates = asked.batch, asked.named
+        count, each = len(batch), len(candidates)
+        formula, alone_at = asked.formula[:, :each], asked.alone_at
+        alone = self._live(candidates, asked.formula[:, alone_at], log_ratios[:, alone_at])
+        log_ratios = log_ratios[:, :each]
+        rows, names = asked.rows.reshape(count, -1, len(FEATURES))[:, :each], asked.names.reshape(count, -1, len(CATEGORIES))[:, :each]
         # Counted here and not in the regressor, because a refit and the shadow's comparison evaluate already counted requests again.
         if asked.regressor is not None and asked.regressor.ranges is not None:
-            asked.regressor.ranges.count(asked.rows.reshape(count, each, -1))
+            asked.regressor.ranges.count(rows)
         middle = self._live(candidates, formula, log_ratios)
-        rows, names = asked.rows.reshape(count, each, -1), asked.names.reshape(count, each, -1)
         costs = []
         for index, features in enumerate(batch):
             at: slice | NDArray[np.intp] = slice(None)
@@ -301,13 +304,13 @@ class PredictionModel:
                 features.request_id,
                 _Answer(
                     tuple(named),
-                    rows[index, at],
+                    rows[index, at].copy(),
                     tuple(map(tuple, names[index, at])),
                     formula[index, at].astype(np.float32),
                     log_ratios[index, at].astype(np.float32),
                 ),
             )
-            costs.append(_cost(features, now_s, named=named, middle=middle[index, at]))
+            costs.append(_cost(features, now_s, named=named, loaded=middle[index, at], alone=alone[index, at]))
         self.answered += count
         return costs
 
@@ -348,11 +351,16 @@ class PredictionModel:
             self.open_pairs -= len(oldest.named)
 
 
-def _cost(features: RequestFeatures, now_s: float, *, named: Sequence[str], middle: Numbers) -> RequestCost:
+def _cost(features: RequestFeatures, now_s: float, *, named: Sequence[str], loaded: Numbers, alone: Numbers) -> RequestCost:
+    ttft_ms, tpot_ms, alone_ttft_ms, alone_tpot_ms = (
+        dict(zip(named, times[:, target].tolist(), strict=True)) for times in (loaded, alone) for target in range(len(TARGETS))
+    )
     return RequestCost(
         request_id=features.request_id,
         sent_s=now_s,
-        ttft_ms=dict(zip(named, middle[:, 0].tolist(), strict=True)),
-        tpot_ms=dict(zip(named, middle[:, 1].tolist(), strict=True)),
+        ttft_ms=ttft_ms,
+        tpot_ms=tpot_ms,
         output_tokens=features.output_tokens,
+        alone_ttft_ms=alone_ttft_ms,
+        alone_tpot_ms=alone_tpot_ms,
     )

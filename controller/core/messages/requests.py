@@ -1,5 +1,7 @@
 """Messages about one request: its notice, its features, its cost, and its end."""
 
+from msgspec import field
+
 from hmas.controller.core.messages.base import Message
 from hmas.controller.core.types import OutcomeKind, TaskType
 
@@ -84,6 +86,7 @@ class RequestCost(Message, frozen=True, tag="cost"):
         ttft_ms: Median time from dispatch to first token, by instance name, under the load of the instances at that time.
         tpot_ms: Median time per output token, by instance name.
         output_tokens: The predicted length that these are based on.
+        alone_ttft_ms, alone_tpot_ms: Both as they would be without any load, for some of these instances; empty if not known.
     """
 
     request_id: str
@@ -91,6 +94,8 @@ class RequestCost(Message, frozen=True, tag="cost"):
     ttft_ms: dict[str, float]
     tpot_ms: dict[str, float]
     output_tokens: float
+    alone_ttft_ms: dict[str, float] = field(default_factory=dict)
+    alone_tpot_ms: dict[str, float] = field(default_factory=dict)
 
 
 class Completion(Message, frozen=True, tag="completion"):
