@@ -12,6 +12,8 @@ from hmas.controller.core.types import Estimates, Slo
 
 MAX_MS = 86_400_000.0
 MAX_TOKENS = 10_000_000.0
+LEAST_ALONE_MS = 0.001
+"""Shortest time that is accepted of an instance without load: scorers divide by these times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +49,16 @@ def fault_of_cost(cost: RequestCost) -> str:
     if not cost.ttft_ms or not cost.tpot_ms:
         return "no instance is named in ttft_ms or tpot_ms"
     for name, values in (("ttft_ms", cost.ttft_ms), ("tpot_ms", cost.tpot_ms)):
-        for instance, value in values.items():
-            fault = _out_of(f"{name}[{instance}]", value, 0.0, MAX_MS)
-            if fault:
-                return fault
+        fault = _out_of_any(name, values, 0.0)
+        if fault:
+            return fault
+    for name, values in (("alone_ttft_ms", cost.alone_ttft_ms), ("alone_tpot_ms", cost.alone_tpot_ms)):
+        if not values.keys() <= cost.ttft_ms.keys():
+            strange = next(instance for instance in values if instance not in cost.ttft_ms)
+            return f"{name} names {strange!r}; allowed: instances that ttft_ms names"
+        fault = _out_of_any(name, values, LEAST_ALONE_MS)
+        if fault:
+            return fault
     return _out_of("output_tokens", cost.output_tokens, 0.0, MAX_TOKENS)
 
 
@@ -95,12 +103,19 @@ def with_features(
         tpot_ms=now.tpot_ms,
         source="perception",
         proven=proven,
+        alone=now.alone,
     )
 
 
 def with_cost(now: Estimates, cost: RequestCost) -> Estimates:
-    """The estimates after prediction's answer. Over several instances the mean is used, because the instance is not known yet."""
-    return msgspec.structs.replace(now, ttft_ms=_mean(cost.ttft_ms), tpot_ms=_mean(cost.tpot_ms), source="prediction")
+    """The estimates after prediction's answer.
+
+    Of the times under load the mean over the instances is used, because the instance is not known yet. Those without load stay by instance,
+    for the routers.
+    """
+    tpot_ms = cost.alone_tpot_ms
+    alone = {instance: (ttft_ms, tpot_ms[instance]) for instance, ttft_ms in cost.alone_ttft_ms.items() if instance in tpot_ms}
+    return msgspec.structs.replace(now, ttft_ms=_mean(cost.ttft_ms), tpot_ms=_mean(cost.tpot_ms), source="prediction", alone=alone)
 
 
 def _within(tokens: float, limit: float) -> float:
@@ -109,6 +124,13 @@ def _within(tokens: float, limit: float) -> float:
 
 def _mean(values: Mapping[str, float]) -> float:
     return sum(values.values()) / len(values)
+
+
+def _out_of_any(name: str, values: Mapping[str, float], low: float) -> str:
+    for instance, value in values.items():
+        if not low <= value <= MAX_MS:
+            return _out_of(f"{name}[{instance}]", value, low, MAX_MS)
+    return ""
 
 
 def _out_of(name: str, value: float, low: float, high: float) -> str:

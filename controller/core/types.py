@@ -144,6 +144,7 @@ class Estimates(msgspec.Struct, frozen=True, kw_only=True):
         tpot_ms: Predicted time per output token.
         source: The source of the newest part.
         proven: Whether the upper length may hold the request back: it was measured, or similar forecasts have recently proven right.
+        alone: Predicted TTFT and TPOT without any load, each more than 0, by instance; empty if not known.
     """
 
     slo: Slo
@@ -155,6 +156,7 @@ class Estimates(msgspec.Struct, frozen=True, kw_only=True):
     tpot_ms: float = 30.0
     source: EstimateSource = "default"
     proven: bool = True
+    alone: Mapping[str, tuple[float, float]] = msgspec.field(default_factory=dict)
 
     @property
     def total_ms(self) -> float:

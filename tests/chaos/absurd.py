@@ -52,6 +52,8 @@ FIELDS: Mapping[str, Mapping[str, Field]] = {
     "prediction": {
         "ttft_ms": Field(300.0, DAY_MS, 0.0),
         "tpot_ms": Field(30.0, DAY_MS, 0.0),
+        "alone_ttft_ms": Field(300.0, DAY_MS, 0.001),
+        "alone_tpot_ms": Field(30.0, DAY_MS, 0.001),
         "output_tokens": Field(100.0, 1e7, 0.0),
     },
     "statera": {

@@ -58,7 +58,10 @@ def default_lengths(live: ActiveRequest) -> Message:
 
 
 def costs(live: ActiveRequest) -> Message:
-    return RequestCost(request_id=live.request.id, sent_s=1.0, ttft_ms={"sim-1": 8e7}, tpot_ms={"sim-1": 8e7}, output_tokens=1.0)
+    times = {"sim-1": 8e7}
+    return RequestCost(
+        request_id=live.request.id, sent_s=1.0, ttft_ms=times, tpot_ms=times, output_tokens=1.0, alone_ttft_ms=times, alone_tpot_ms=times
+    )
 
 
 def default_costs(live: ActiveRequest) -> Message:
@@ -113,6 +116,7 @@ async def test_costs_that_are_set_aside_change_no_estimate(tmp_path: Path):
         (live,) = rig.gateway.manager.active.values()
         await eventually(lambda: known(live.answers).cost is not None)
         assert known(live.entry).estimates.ttft_ms < 1000.0
+        assert known(live.entry).estimates.alone == {}
         await blocker
 
 

@@ -184,10 +184,12 @@ async def test_perception_changes_what_is_believed_but_not_what_was_declared(tmp
         # The median orders the queue. The upper length stays the history's until forecasts have proven right.
         assert (entry.estimates.output_tokens, entry.estimates.output_tokens_upper, entry.estimates.proven) == (40, 1024, False)
         cost = RequestCost(
-            request_id=request_id, sent_s=now_s(rig), ttft_ms={"sim-1": 55.0, "x": 65.0}, tpot_ms={"sim-1": 9.0}, output_tokens=44
-        )
+            request_id=request_id, sent_s=now_s(rig), ttft_ms={"sim-1": 55.0, "x": 65.0}, tpot_ms={"sim-1": 9.0}, output_tokens=44,
+            alone_ttft_ms={"sim-1": 50.0, "x": 60.0}, alone_tpot_ms={"sim-1": 8.0},
+        )  # fmt: skip
         rig.bus.post(cost)
         await eventually(lambda: entry.estimates.source == "prediction")
+        assert entry.estimates.alone == {"sim-1": (50.0, 8.0)}
         assert (entry.estimates.ttft_ms, entry.estimates.tpot_ms, entry.estimates.output_tokens) == (60, 9, 40)
         assert entry.estimates.slo.ttft_ms == 1500
         await leave(tasks[:1])
@@ -206,6 +208,8 @@ async def test_malformed_features_leave_the_defaults(tmp_path: Path):
         for fields in bad:
             rig.bus.post(features(rig, request_id, **fields))
         rig.bus.post(RequestCost(request_id=request_id, sent_s=0, ttft_ms={}, tpot_ms={}, output_tokens=1))
+        times = {"sim-1": 1.0}
+        rig.bus.post(RequestCost(request_id=request_id, sent_s=0, ttft_ms=times, tpot_ms=times, output_tokens=1, alone_tpot_ms={"x": 1.0}))
         rig.bus.post(features(rig, "f" * 32))
         rig.bus.post(decision(rig))
         await eventually(lambda: rig.gateway.scheduler.policy == "sjf")
@@ -213,7 +217,7 @@ async def test_malformed_features_leave_the_defaults(tmp_path: Path):
         metrics = (await rig.get("/metrics")).body.decode()
         await leave(tasks)
     assert 'hmas_agent_messages_rejected_total{agent="perception"} 5.0' in metrics
-    assert 'hmas_agent_messages_rejected_total{agent="prediction"} 1.0' in metrics
+    assert 'hmas_agent_messages_rejected_total{agent="prediction"} 2.0' in metrics
 
 
 async def test_an_override_file_wins_over_meta_until_it_is_gone(tmp_path: Path):

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from hmas.controller.control.agent_scores import BOUNDS, COSTS, LENGTHS, WINDOWS, AgentScores, Standing
 from hmas.controller.control.estimates import Declared, bounded_forecast, covered_upper, with_cost, with_features, within_targets
 from hmas.controller.control.resolve import STATERA
@@ -37,7 +39,7 @@ class Answers:
         default: The history's estimate at its arrival.
         asked: Whether the agents are asked about it; false until it is known not to be sent at once.
         forecast: Perception's lengths, None before it answered.
-        cost: Prediction's answer, None before it answered.
+        cost: Prediction's answer, None before it answered; without the times that nothing measures, those without load.
     """
 
     shape: str
@@ -99,7 +101,7 @@ class AgentWatch:
 
     def with_cost(self, now: Estimates, cost: RequestCost, answers: Answers) -> Estimates:
         """The estimates after prediction's answer; unchanged while its times are worse than the history's."""
-        answers.cost = cost
+        answers.cost = msgspec.structs.replace(cost, alone_ttft_ms={}, alone_tpot_ms={})
         return now if self.scores.costs.aside else with_cost(now, cost)
 
     def dispatched(self, dispatch: Dispatch, scheduler: Scheduler, answers: Answers | None, now_s: float) -> None:
