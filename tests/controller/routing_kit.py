@@ -1,6 +1,7 @@
 """Instances as routers see them, and requests to rank them for."""
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hmas.controller.core.placement import Router
@@ -33,10 +34,19 @@ class State:
 _numbers = itertools.count()
 
 
-def entry(prompt: int = 1, *, output: float = 100.0, session: str = "", blocks: tuple[int, ...] = (), tenant: str = "t") -> QueueEntry:
+def entry(
+    prompt: int = 1,
+    *,
+    output: float = 100.0,
+    session: str = "",
+    blocks: tuple[int, ...] = (),
+    tenant: str = "t",
+    alone: Mapping[str, tuple[float, float]] | None = None,
+) -> QueueEntry:
     number = next(_numbers)
     request = Request(id=f"r{number}", tenant=tenant, model="m", arrival_s=0.0, prompt_tokens=prompt, session=session, blocks=blocks)
-    return QueueEntry(request=request, estimates=Estimates(slo=Slo(ttft_ms=1, tpot_ms=1), output_tokens=output), seq=number)
+    estimates = Estimates(slo=Slo(ttft_ms=1, tpot_ms=1), output_tokens=output, alone=alone or {})
+    return QueueEntry(request=request, estimates=estimates, seq=number)
 
 
 def chosen(router: Router, *states: State, one: QueueEntry | None = None) -> str:

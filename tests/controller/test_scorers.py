@@ -1,5 +1,6 @@
 """What each scorer scores; every score is from 0 to 1."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import pytest
@@ -7,12 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from routing_kit import State, chosen, entry
 
+from hmas.controller.control.estimates import LEAST_ALONE_MS, MAX_MS
 from hmas.controller.routing.registry import SCORERS, make_router
 from hmas.controller.routing.scored import ScoredRouter
 from hmas.controller.routing.scorers.balance import Backlog
+from hmas.controller.routing.scorers.load import BY_TIMES_ALONE, times_alone
 from hmas.controller.routing.scorers.session import SESSIONS_MOST, Session, mean_load, under_cap
 
 number, share, speed = st.integers(0, 10_000), st.floats(0, 1), st.floats(0, 50)
+predicted = st.floats(LEAST_ALONE_MS, MAX_MS)
 
 
 @pytest.mark.parametrize("name", SCORERS)
@@ -22,14 +26,15 @@ number, share, speed = st.integers(0, 10_000), st.floats(0, 1), st.floats(0, 50)
     ),
     prompt=number,
     output=st.floats(0, 1e6),
+    alone=st.dictionaries(st.sampled_from(["i0", "i1", "i2", "gone"]), st.tuples(predicted, predicted)),
 )
-def test_scores_are_from_0_to_1_whatever_the_instances_are_like(name, rows, prompt, output):
+def test_scores_are_from_0_to_1_whatever_the_instances_are_like(name, rows, prompt, output, alone):
     scorer = SCORERS[name]()
     states = [
         State(f"i{place}", n_run, in_flight, tokens, prefill, 0, kv, capacity, prefill_ms, decode_ms)
         for place, (n_run, in_flight, tokens, prefill, kv, capacity, prefill_ms, decode_ms) in enumerate(rows)
     ]
-    one = entry(prompt, output=output, session="s", blocks=(1, 2, 3))
+    one = entry(prompt, output=output, session="s", blocks=(1, 2, 3), alone=alone)
     for _ in range(2):
         scores = scorer.score(one, states, 0.0)
         assert len(scores) in {0, len(states)}
@@ -38,8 +43,11 @@ def test_scores_are_from_0_to_1_whatever_the_instances_are_like(name, rows, prom
             sent(one, "i0", 0.0)
 
 
-def scores(name: str, *states: State, prompt: int = 100, output: float = 100.0) -> list[float]:
-    return SCORERS[name]().score(entry(prompt, output=output), states, 0.0)
+Alone = Mapping[str, tuple[float, float]]
+
+
+def scores(name: str, *states: State, prompt: int = 100, output: float = 100.0, alone: Alone | None = None) -> list[float]:
+    return SCORERS[name]().score(entry(prompt, output=output, alone=alone), states, 0.0)
 
 
 def test_queue_is_the_free_share_of_the_window():
@@ -149,6 +157,75 @@ def test_completion_prefers_a_fast_busy_instance_to_a_slow_idle_one():
     fast = State("fast", in_flight=5, prefill_token_ms=0.1, decode_token_ms=10.0)
     slow = State("slow", prefill_token_ms=0.1, decode_token_ms=30.0)
     assert scores("completion", fast, slow) == pytest.approx([1.0, 1510 / 3010])
+
+
+def test_a_prediction_for_the_request_counts_within_a_factor_of_the_measured_time():
+    measured = State("a", prefill_token_ms=0.1, decode_token_ms=10.0)  # 10 ms for the prompt, 1,000 for the output: 1,010 in all
+
+    def counted(*predicted_ms: float) -> float:
+        ((prompt_ms, token_ms),) = times_alone(entry(100, output=100.0, alone={"a": (predicted_ms[0], predicted_ms[1])}), [measured])
+        assert prompt_ms / token_ms == pytest.approx(predicted_ms[0] / predicted_ms[1]), "both are scaled alike"
+        return prompt_ms + 100.0 * token_ms
+
+    assert counted(40.0, 8.0) == pytest.approx(840.0)
+    assert counted(40.0, 14.0) == pytest.approx(1440.0)
+    assert counted(1e6, 1e6) == pytest.approx(1515.0)
+    assert counted(0.001, 0.001) == pytest.approx(1010.0 / 1.5)
+    # The first token alone may be far from the speed of mean prompts, if the whole is not.
+    assert counted(200.0, 9.0) == pytest.approx(1100.0)
+
+
+def test_where_nothing_is_measured_or_only_a_part_the_prediction_counts_as_it_is():
+    states = [State("none"), State("prefill", prefill_token_ms=5.0), State("decode", decode_token_ms=5.0)]
+    alone = {state.name: (40.0, 20.0) for state in states}
+    assert times_alone(entry(100, alone=alone), states) == [(40.0, 20.0)] * 3
+
+
+def test_an_instance_without_a_prediction_counts_by_its_speeds_and_one_without_either_as_the_mean():
+    states = [State("predicted"), State("measured", prefill_token_ms=0.1, decode_token_ms=30.0), State("neither")]
+    alone = {"predicted": (40.0, 10.0), "gone": (1.0, 1.0)}
+    assert times_alone(entry(100, alone=alone), states) == [(40.0, 10.0), (10.0, 30.0), (25.0, 20.0)]
+    # Milliseconds of a prediction are not compared with the number of tokens that stands in where nothing at all is known.
+    assert times_alone(entry(100, alone=alone), [states[0], states[2]]) == [(40.0, 10.0)] * 2
+    assert times_alone(entry(100), [states[0], states[2]]) == [(100.0, 1.0)] * 2
+
+
+def test_alone_and_backlog_and_completion_go_by_predictions():
+    a, b = State("a"), State("b")
+    alone = {"a": (100.0, 10.0), "b": (200.0, 30.0)}  # 1,100 and 3,200 ms with 100 tokens
+    assert scores("alone", a, b, alone=alone) == pytest.approx([1.0 - 1100.0 / 3200.0, 0.0])
+    assert scores("completion", a, b, alone=alone) == pytest.approx([1.0, 1100.0 / 3200.0])
+    a.in_flight, a.prefill_tokens = 5, 50
+    # Half a window and 50 tokens ahead, each of which counts as 1 ms while no speed is known.
+    assert scores("completion", a, b, alone=alone) == pytest.approx([1.0, (50.0 + 100.0 + 1500.0) / 3200.0])
+    backlog, one = Backlog(), entry(100, alone=alone)
+    assert backlog.score(one, [a, b], 0.0) == [1.0, 1.0]
+    backlog.sent(one, "a", 0.0)
+    assert backlog.score(entry(100, alone=alone), [a, b], 0.0) == pytest.approx([1.0 / (1.0 + 1100.0 / 10 / 3200.0), 1.0])
+
+
+def test_the_scorers_that_go_by_predictions_are_known_by_name():
+    a, b = State("a", prefill_token_ms=0.1, decode_token_ms=10.0), State("b", prefill_token_ms=0.1, decode_token_ms=10.0)
+
+    def scored(name: str, alone: Alone) -> list[float]:
+        scorer = SCORERS[name]()
+        for _ in range(2):  # one request is there already: a backlog
+            one = entry(100, alone=alone)
+            found = scorer.score(one, [a, b], 0.0)
+            if callable(sent := getattr(scorer, "sent", None)):
+                sent(one, "a", 0.0)
+                a.in_flight = 1
+        a.in_flight = 0
+        return found
+
+    changed = {name for name in SCORERS if scored(name, {}) != scored(name, {"b": (12.0, 12.0)})}
+    assert changed == BY_TIMES_ALONE
+
+
+def test_workload_balanced_sends_a_request_where_it_is_predicted_to_be_fast_before_any_speed_is_measured():
+    alone = {"slow": (300.0, 40.0), "fast": (100.0, 10.0)}
+    assert chosen(make_router("workload-balanced"), State("slow"), State("fast"), one=entry(100, alone=alone)) == "fast"
+    assert chosen(make_router("workload-balanced"), State("slow"), State("fast"), one=entry(100)) == "slow", "the first of equals"
 
 
 def test_a_session_stays_where_it_was_unless_that_is_much_busier():

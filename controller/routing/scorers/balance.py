@@ -5,22 +5,20 @@ from typing import ClassVar
 
 from hmas.controller.core.placement import InstanceState, Routable
 from hmas.controller.core.types import Request
-from hmas.controller.routing.scorers.load import filled
+from hmas.controller.routing.scorers.load import times_alone
 
 
 def alone_ms(entry: Routable, instances: Sequence[InstanceState]) -> list[float]:
-    """Eq. 2: how long the request takes on each instance without any load, milliseconds: prompt and predicted output at measured speeds."""
-    prompt, output = max(1, entry.request.prompt_tokens), entry.estimates.output_tokens
-    prefill = filled([instance.prefill_token_ms for instance in instances])
-    decode = filled([instance.decode_token_ms for instance in instances])
-    return [prompt * prefill_ms + output * decode_ms for prefill_ms, decode_ms in zip(prefill, decode, strict=True)]
+    """Eq. 2: how long the request takes on each instance without any load, milliseconds: its prompt and its predicted output."""
+    output = entry.estimates.output_tokens
+    return [prompt_ms + output * token_ms for prompt_ms, token_ms in times_alone(entry, instances)]
 
 
 class Alone:
     """The second term of Eq. 4, -t_comp over the longest t_comp of the instances: how much sooner it ends there without any load."""
 
     name: ClassVar[str] = "alone"
-    summary: ClassVar[str] = "short time for the request without load, by prompt, predicted output and measured speeds"
+    summary: ClassVar[str] = "short time for the request without load, as predicted for it or at measured speeds"
 
     def score(self, entry: Routable, instances: Sequence[InstanceState], now_s: float) -> list[float]:  # noqa: ARG002  the contract's
         """See `Scorer.score`."""

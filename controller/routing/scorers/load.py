@@ -8,6 +8,11 @@ from hmas.controller.core.placement import InstanceState, Routable
 UNMEASURED_MS = 1.0
 """Stands for the time of a token where no instance has measured any: then only the number of tokens counts."""
 
+PREDICTED_WITHIN = 1.5
+"""Largest factor by which a predicted time may differ from the measured one of the same instance; beyond it, the nearest within counts."""
+BY_TIMES_ALONE = frozenset({"completion", "alone", "backlog"})
+"""Names of the scorers that use `times_alone`."""
+
 SPEED_UNLIKE = 1.5
 """Least ratio of the times per output token of a request alone at which a preference for fast instances begins. Equal instances that are
 overloaded from the start measure theirs under load, and look up to a quarter apart."""
@@ -86,30 +91,56 @@ class Speed:
 class Completion:
     """The shortest predicted time to the last token, over that of the instance.
 
-    The output's tokens take the measured time of a request alone, and longer by the share of the window that is in use: a full window is
-    taken to double it. It needs no model of the engine, and ranks a fast busy instance beside a slow idle one.
+    Prompts that were sent before take the measured time. The request's own takes the time without load (`times_alone`), and so do its
+    output tokens, longer by the share of the window that is in use: a full window is taken to double it. It needs no model of the engine,
+    and ranks a fast busy instance beside a slow idle one.
     """
 
     name: ClassVar[str] = "completion"
-    summary: ClassVar[str] = "early predicted end, by prompts ahead, load and measured speeds"
+    summary: ClassVar[str] = "early predicted end, by prompts ahead, load and the request's times without load"
 
     def score(self, entry: Routable, instances: Sequence[InstanceState], now_s: float) -> list[float]:  # noqa: ARG002  likewise
         """See `Scorer.score`."""
-        prompt, output = max(1, entry.request.prompt_tokens), entry.estimates.output_tokens
-        prefill = filled([instance.prefill_token_ms for instance in instances])
-        decode = filled([instance.decode_token_ms for instance in instances])
+        output = entry.estimates.output_tokens
+        speeds = filled([instance.prefill_token_ms for instance in instances])
         ends = [
-            (instance.prefill_tokens + prompt) * prefill_ms + output * decode_ms * (1.0 + instance.sequences / instance.routing_window)
-            for instance, prefill_ms, decode_ms in zip(instances, prefill, decode, strict=True)
+            instance.prefill_tokens * speed + prompt_ms + output * token_ms * (1.0 + instance.sequences / instance.routing_window)
+            for instance, speed, (prompt_ms, token_ms) in zip(instances, speeds, times_alone(entry, instances), strict=True)
         ]
         least = min(ends)
         return [least / end for end in ends]
 
 
-def filled(measured: list[float]) -> list[float]:
-    """Measured values, with the mean of the known ones where there is none (0)."""
-    known = [value for value in measured if value > 0.0]
-    if len(known) == len(measured):
-        return measured
-    mean = sum(known) / len(known) if known else UNMEASURED_MS
-    return [value or mean for value in measured]
+def times_alone(entry: Routable, instances: Sequence[InstanceState]) -> list[tuple[float, float]]:
+    """How long the prompt and an output token of the request take on each instance without any load, milliseconds.
+
+    The prediction for this request counts where there is one, else the measured speeds; an instance with neither counts as the mean of the
+    others. A prediction never outranks a measurement: see `PREDICTED_WITHIN`.
+    """
+    prompt, output, alone = max(1, entry.request.prompt_tokens), entry.estimates.output_tokens, entry.estimates.alone
+    prompts = [prompt * instance.prefill_token_ms for instance in instances]
+    tokens = [instance.decode_token_ms for instance in instances]
+    if alone:
+        for place, instance in enumerate(instances):
+            predicted = alone.get(instance.name)
+            if predicted is not None:
+                prompts[place], tokens[place] = _near(predicted, (prompts[place], tokens[place]), output)
+    return list(zip(filled(prompts, prompt * UNMEASURED_MS), filled(tokens), strict=True))
+
+
+def _near(predicted: tuple[float, float], measured: tuple[float, float], output: float) -> tuple[float, float]:
+    """Both predicted times, scaled alike so that the request's whole time is within `PREDICTED_WITHIN` of the measured one, if any."""
+    if min(measured) <= 0.0:
+        return predicted
+    whole_ms, known_ms = predicted[0] + output * predicted[1], measured[0] + output * measured[1]
+    scale = min(max(1.0, known_ms / PREDICTED_WITHIN / whole_ms), PREDICTED_WITHIN * known_ms / whole_ms)
+    return scale * predicted[0], scale * predicted[1]
+
+
+def filled(known: list[float], unknown: float = UNMEASURED_MS) -> list[float]:
+    """Values with the mean of the known ones where there is none (0), and `unknown` where there is none at all."""
+    some = [value for value in known if value > 0.0]
+    if len(some) == len(known):
+        return known
+    mean = sum(some) / len(some) if some else unknown
+    return [value or mean for value in known]
