@@ -8,7 +8,7 @@ from msgspec import to_builtins
 
 from hmas.controller.control.resolve import Setting
 from hmas.controller.core.types import OutcomeKind
-from hmas.controller.observability.observer import Completion
+from hmas.controller.observability.observer import Completion, Estimates
 from hmas.controller.observability.request_trace import DispatchAttempt, QueueSample, RequestTrace, RequestTraces
 from hmas.controller.scheduling.dispatch import FENCE
 from hmas.controller.scheduling.dispatch import GUARD as TPOT_GUARD
@@ -50,7 +50,7 @@ def trace_report(trace: RequestTrace, traces: RequestTraces, *, position: int | 
         "prompt_tokens": request.prompt_tokens,
         "max_output_tokens": request.max_output_tokens,
         "slo": _slo(trace),
-        "estimates": [{"after_ms": _after_ms(trace, at_s), "total_ms": one.total_ms, **to_builtins(one)} for at_s, one in trace.estimates],
+        "estimates": [{"after_ms": _after_ms(trace, at_s), "total_ms": one.total_ms, **_figures(one)} for at_s, one in trace.estimates],
         "queue": {
             "position": position,
             "bound_to": bound_to or None,
@@ -65,6 +65,12 @@ def trace_report(trace: RequestTrace, traces: RequestTraces, *, position: int | 
         "actual": None if completion is None else _actual(completion),
         "outcome": None if completion is None else _outcome(completion, stream=request.stream),
     }
+
+
+def _figures(estimates: Estimates) -> dict[str, Any]:
+    found: dict[str, Any] = to_builtins(estimates)
+    del found["alone"]  # not kept: what counted of it is with the attempt
+    return found
 
 
 def _after_ms(trace: RequestTrace, at_s: float) -> float:
@@ -198,6 +204,7 @@ def _attempt(trace: RequestTrace, one: DispatchAttempt, failed: str | None) -> d
         "reason": one.reason,
         "relieved": one.relieved or None,
         "scores": [{"scorer": name, "score": score, "weight": weight} for name, score, weight in one.scores],
+        "alone_ms": one.alone_ms,
         "policy": {"name": one.queue.policy, "parameters": one.parameters, **_origin(policy)},
         "bypass": policy.source == "bypass",
         "knobs": knobs,

@@ -1,5 +1,6 @@
 """Keeps a bounded trace of each request for `hmas explain`, without any text of its prompt."""
 
+import dataclasses
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from hmas.controller.observability.observer import (
     Request,
     SystemSnapshot,
 )
+from hmas.controller.routing.scorers.load import BY_TIMES_ALONE
 from hmas.controller.scheduling.scheduler import Scheduler
 
 ESTIMATES_KEPT = 8
@@ -47,7 +49,11 @@ class QueueSample(NamedTuple):
 
 
 class DispatchAttempt(NamedTuple):
-    """One dispatch, the hold that it overrode (`Dispatch.relieved`), its instance's scores, and the settings and the queue then."""
+    """One dispatch, the hold that it overrode (`Dispatch.relieved`), its instance's scores, and the settings and the queue then.
+
+    Attributes:
+        alone_ms: Predicted time of the request on the instance without load, if the router went by it; else None.
+    """
 
     instance: str
     reason: str
@@ -57,6 +63,7 @@ class DispatchAttempt(NamedTuple):
     in_flight: int
     queue: QueueSample
     directives: Directives
+    alone_ms: float | None = None
 
 
 @dataclass(slots=True)
@@ -151,7 +158,7 @@ class RequestTraces(Observer):
         if trace is not None:
             if len(trace.estimates) >= ESTIMATES_KEPT:
                 del trace.estimates[1]
-            trace.estimates.append((now_s, estimates))
+            trace.estimates.append((now_s, _brief(estimates)))
 
     def dispatched(self, dispatch: Dispatch, now_s: float) -> None:
         """See `Observer.dispatched`."""
@@ -170,6 +177,7 @@ class RequestTraces(Observer):
                     scheduler.in_flight(dispatch.instance),
                     self.queue(request.model, now_s),
                     directives,
+                    _alone_ms(dispatch),
                 )
             )
 
@@ -184,6 +192,8 @@ class RequestTraces(Observer):
         trace = self._by_id.get(completion.request_id)
         if trace is not None:
             trace.completion = completion
+            if trace.entry is not None and trace.entry.estimates.alone:
+                trace.entry = dataclasses.replace(trace.entry, estimates=_brief(trace.entry.estimates))
             self._ended.append(trace)
             self._forget(completion.sent_s)
 
@@ -210,6 +220,19 @@ class RequestTraces(Observer):
             del self._by_id[trace.request.id]
             if self._by_client_id.get(trace.client_request_id) is trace:
                 del self._by_client_id[trace.client_request_id]
+
+
+def _brief(estimates: Estimates) -> Estimates:
+    """Without the times by instance, which would be most of a trace's memory."""
+    return replace(estimates, alone={}) if estimates.alone else estimates
+
+
+def _alone_ms(dispatch: Dispatch) -> float | None:
+    estimates = dispatch.entry.estimates
+    predicted = estimates.alone.get(dispatch.instance)
+    if predicted is None or all(name not in BY_TIMES_ALONE for name, _, _ in dispatch.scores):
+        return None
+    return predicted[0] + estimates.output_tokens * predicted[1]
 
 
 def _policy_of(directives: Directives) -> tuple[str, str, Mapping[str, float]]:

@@ -127,7 +127,9 @@ def _sent(one: dict[str, Any]) -> str:
         f"{one['in_flight']} in flight there, this one included",
     ]
     if one["scores"]:
-        parts.insert(1, "scored " + ", ".join(f"{part['scorer']} {part['score']:.2f} x {part['weight']:g}" for part in one["scores"]))
+        scores = ", ".join(f"{part['scorer']} {part['score']:.2f} x {part['weight']:g}" for part in one["scores"])
+        alone = "" if one["alone_ms"] is None else f"; predicted {_ms(one['alone_ms'])} there without load"
+        parts.insert(1, f"scored {scores}{alone}")
     if one["relieved"]:
         parts.append(f"DISPATCHED DESPITE A HOLD ({one['relieved']}): the engine reported room")
     if one["failed"]:

@@ -22,6 +22,7 @@ from hmas.controller.observability.request_report import trace_report
 from hmas.controller.observability.request_trace import RequestTraces
 from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+from hmas.controller.scheduling.results import Dispatch
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 
@@ -154,9 +155,11 @@ def one_request(traces: RequestTraces, number: int, client_id: str) -> None:
     traces.received(request, client_id, Declared(), {}, Estimates(slo=Slo(ttft_ms=1.0, tpot_ms=1.0)))
     for revision in range(20):
         traces.estimated(request, Estimates(slo=Slo(ttft_ms=1.0 + revision, tpot_ms=1.0)), 1000.0)
-    traces.ended(
-        Completion(request_id=request.id, sent_s=1000.0, tenant="t", model="m", outcome=OutcomeKind.FAILED, arrival_s=1.0, policy="edf")
-    )
+    traces.ended(ended(request.id))
+
+
+def ended(request_id: str) -> Completion:
+    return Completion(request_id=request_id, sent_s=1000.0, tenant="t", model="m", outcome=OutcomeKind.FAILED, arrival_s=1.0, policy="edf")
 
 
 def test_traces_are_bounded_in_number_in_length_and_in_time():
@@ -253,6 +256,32 @@ def test_what_an_overload_left_no_room_for_is_told_with_its_cost():
     told = trace_report(known(traces.find("r1")), traces, position=None, bound_to="", now_s=1006.0) | {"tenant_now": None}
     assert told["queue"]["too_costly"] == {"cost": 700.0, "threshold": 300.0, "samples": 3, "of": 4}
     assert "put behind others, since its cost of 700 tokens was above the 300 that the overload left room for (3 of 4 looks" in page(told)
+
+
+def test_where_the_router_goes_by_predictions_the_one_for_the_chosen_instance_is_told():
+    traces = traces_of("robust-edf")
+    request = Request(id="r1", tenant="t", model="m", arrival_s=1000.0, prompt_tokens=500)
+    estimates = Estimates(slo=Slo(ttft_ms=1000.0, tpot_ms=50.0), output_tokens=100.0, alone={"i": (140.0, 12.0), "j": (1.0, 1.0)})
+    entry, unknown = (
+        QueueEntry(request, msgspec.structs.replace(estimates, alone=alone), 1) for alone in (estimates.alone, {"j": (1.0, 1.0)})
+    )
+    traces.received(request, "r1", Declared(), {}, estimates)
+    traces.queued(entry)
+    traces.estimated(request, estimates, 1000.5)
+    by_prediction, by_load = (("backlog", 0.5, 0.8), ("alone", 0.25, 0.2)), (("queue", 0.5, 1.0),)
+    for one, scores in ((entry, by_prediction), (unknown, by_prediction), (entry, by_load)):
+        traces.dispatched(Dispatch(entry=one, instance="i", reason="why", scores=scores), 1001.0)
+    trace = known(traces.find("r1"))
+    told = trace_report(trace, traces, position=None, now_s=1006.0) | {"tenant_now": None}
+    assert [one["alone_ms"] for one in told["attempts"]] == [1340.0, None, None]
+    text = page(told)
+    assert "scored backlog 0.50 x 0.8, alone 0.25 x 0.2; predicted 1340 ms there without load\n" in text
+    assert text.count("without load") == 1
+    traces.ended(ended("r1"))
+    assert known(trace.entry).estimates.alone == {}, "a trace keeps none of the times of other instances"
+    assert trace.estimates[-1][1].alone == {}
+    assert len(entry.estimates.alone) == 2
+    assert "alone" not in told["estimates"][-1]
 
 
 def test_another_reason_for_the_same_policy_is_no_change():
