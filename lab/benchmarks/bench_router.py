@@ -1,6 +1,7 @@
 """What a choice of an instance and a look-up in the prefix indexes cost. `python lab/benchmarks/bench_router.py`; no test runs it.
 
-Goals: a choice within 20 us at 8 instances and 200 us at 1,000 with four scorers; a look-up of 4,096 tokens within 20 us.
+Goals: a choice within 20 us at 8 instances and 200 us at 1,000, with four scorers and by predictions; a look-up of 4,096 tokens within
+20 us.
 `--blocks 10000000` also fills the exact index, by 1,000 instances, and shows its memory and what a block costs to store and to remove.
 """
 
@@ -10,7 +11,7 @@ import resource
 import statistics
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import msgspec
@@ -27,6 +28,10 @@ from hmas.controller.scheduling.scheduler import InstanceSpec, Scheduler, Schedu
 from hmas.engines.kv_events import KvEvent, decode_kv_batch, decode_kv_event
 
 FOUR = "default:queue=1:prefix=0.3:session=0.05:first-token=0.2"
+PREDICTED = ("latency-aware:first-token=0:completion=1", "workload-balanced")
+"""What goes by predictions for the request."""
+NAMED = 64
+"""Most instances that an answer of prediction names."""
 BLOCKS = 64
 """4,096 tokens in blocks of 64."""
 
@@ -43,11 +48,11 @@ def spent_us(work: Callable[[], object], seconds: float) -> float:
     return statistics.median(samples)
 
 
-def entry(number: int = 0, blocks: int = BLOCKS) -> QueueEntry:
+def entry(number: int = 0, blocks: int = BLOCKS, alone: Mapping[str, tuple[float, float]] | None = None) -> QueueEntry:
     """A request of 4,096 tokens that belongs to a session."""
     hashes = tuple(hash((number // 4, place)) for place in range(blocks))
     request = Request(id=f"r{number}", tenant="t", model="m", arrival_s=0.0, prompt_tokens=4096, session=f"s{number // 4}", blocks=hashes)
-    return QueueEntry(request=request, estimates=Estimates(slo=Slo(ttft_ms=2000, tpot_ms=60)), seq=number)
+    return QueueEntry(request=request, estimates=Estimates(slo=Slo(ttft_ms=2000, tpot_ms=60), alone=alone or {}), seq=number)
 
 
 def instances(count: int) -> list[Instance]:
@@ -67,14 +72,16 @@ def instances(count: int) -> list[Instance]:
     return found
 
 
-def choice_us(router_text: str, count: int, seconds: float) -> float:
-    """The time of one choice, with 400 sessions and their prompts known."""
+def choice_us(router_text: str, count: int, seconds: float, named: int = 0) -> float:
+    """The time of one choice, with 400 sessions and their prompts known, and predictions for the `named` emptiest instances."""
     router = make_router(router_text)
     states = instances(count)
     if hasattr(router, "sent"):
         for number in range(400):
             router.sent(entry(number), states[7 * number % count].name, 0.0)
-    asked = [entry(number) for number in range(400)]
+    emptiest = sorted(states, key=lambda one: one.in_flight)[:named]
+    alone = {one.name: (1.3 * 4096 * one.prefill_token_ms, 0.9 * one.decode_token_ms) for one in emptiest}
+    asked = [entry(number, alone=alone) for number in range(400)]
     turn = 0
 
     def choose() -> object:
@@ -195,6 +202,9 @@ def main() -> None:
         rows.append((f"four scorers, {count} instances", choice_us(FOUR, count, seconds), goal))
         rows.append((f"a request, central queue, {count} instances", passage_us("central", count, seconds), ""))
         rows.append((f"a request, bound at arrival, {count} instances", passage_us("arrival", count, seconds), ""))
+        for router, name in zip(PREDICTED, ("completion", "workload-balanced"), strict=True):
+            rows.append((f"{name} measured, {count} instances", choice_us(router, count, seconds), ""))
+            rows.append((f"{name} predicted, {count} instances", choice_us(router, count, seconds, min(count, NAMED)), goal))
     print(f"{'':48}{'us':>8}{'goal':>8}")
     for name, value, goal in [*rows, *index_rows(seconds), *exact_rows(seconds)]:
         print(f"{name:48}{value:8.1f}{goal:>8}")

@@ -163,7 +163,7 @@ def test_a_prediction_for_the_request_counts_within_a_factor_of_the_measured_tim
     measured = State("a", prefill_token_ms=0.1, decode_token_ms=10.0)  # 10 ms for the prompt, 1,000 for the output: 1,010 in all
 
     def counted(*predicted_ms: float) -> float:
-        ((prompt_ms, token_ms),) = times_alone(entry(100, output=100.0, alone={"a": (predicted_ms[0], predicted_ms[1])}), [measured])
+        ((prompt_ms,), (token_ms,)) = times_alone(entry(100, output=100.0, alone={"a": (predicted_ms[0], predicted_ms[1])}), [measured])
         assert prompt_ms / token_ms == pytest.approx(predicted_ms[0] / predicted_ms[1]), "both are scaled alike"
         return prompt_ms + 100.0 * token_ms
 
@@ -178,16 +178,16 @@ def test_a_prediction_for_the_request_counts_within_a_factor_of_the_measured_tim
 def test_where_nothing_is_measured_or_only_a_part_the_prediction_counts_as_it_is():
     states = [State("none"), State("prefill", prefill_token_ms=5.0), State("decode", decode_token_ms=5.0)]
     alone = {state.name: (40.0, 20.0) for state in states}
-    assert times_alone(entry(100, alone=alone), states) == [(40.0, 20.0)] * 3
+    assert times_alone(entry(100, alone=alone), states) == ([40.0] * 3, [20.0] * 3)
 
 
 def test_an_instance_without_a_prediction_counts_by_its_speeds_and_one_without_either_as_the_mean():
     states = [State("predicted"), State("measured", prefill_token_ms=0.1, decode_token_ms=30.0), State("neither")]
     alone = {"predicted": (40.0, 10.0), "gone": (1.0, 1.0)}
-    assert times_alone(entry(100, alone=alone), states) == [(40.0, 10.0), (10.0, 30.0), (25.0, 20.0)]
+    assert times_alone(entry(100, alone=alone), states) == ([40.0, 10.0, 25.0], [10.0, 30.0, 20.0])
     # Milliseconds of a prediction are not compared with the number of tokens that stands in where nothing at all is known.
-    assert times_alone(entry(100, alone=alone), [states[0], states[2]]) == [(40.0, 10.0)] * 2
-    assert times_alone(entry(100), [states[0], states[2]]) == [(100.0, 1.0)] * 2
+    assert times_alone(entry(100, alone=alone), [states[0], states[2]]) == ([40.0] * 2, [10.0] * 2)
+    assert times_alone(entry(100), [states[0], states[2]]) == ([100.0] * 2, [1.0] * 2)
 
 
 def test_alone_and_backlog_and_completion_go_by_predictions():

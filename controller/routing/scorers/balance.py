@@ -11,7 +11,7 @@ from hmas.controller.routing.scorers.load import times_alone
 def alone_ms(entry: Routable, instances: Sequence[InstanceState]) -> list[float]:
     """Eq. 2: how long the request takes on each instance without any load, milliseconds: its prompt and its predicted output."""
     output = entry.estimates.output_tokens
-    return [prompt_ms + output * token_ms for prompt_ms, token_ms in times_alone(entry, instances)]
+    return [prompt_ms + output * token_ms for prompt_ms, token_ms in zip(*times_alone(entry, instances), strict=True)]
 
 
 class Alone:

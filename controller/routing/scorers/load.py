@@ -105,13 +105,13 @@ class Completion:
         speeds = filled([instance.prefill_token_ms for instance in instances])
         ends = [
             instance.prefill_tokens * speed + prompt_ms + output * token_ms * (1.0 + instance.sequences / instance.routing_window)
-            for instance, speed, (prompt_ms, token_ms) in zip(instances, speeds, times_alone(entry, instances), strict=True)
+            for instance, speed, prompt_ms, token_ms in zip(instances, speeds, *times_alone(entry, instances), strict=True)
         ]
         least = min(ends)
         return [least / end for end in ends]
 
 
-def times_alone(entry: Routable, instances: Sequence[InstanceState]) -> list[tuple[float, float]]:
+def times_alone(entry: Routable, instances: Sequence[InstanceState]) -> tuple[list[float], list[float]]:
     """How long the prompt and an output token of the request take on each instance without any load, milliseconds.
 
     The prediction for this request counts where there is one, else the measured speeds; an instance with neither counts as the mean of the
@@ -121,20 +121,18 @@ def times_alone(entry: Routable, instances: Sequence[InstanceState]) -> list[tup
     prompts = [prompt * instance.prefill_token_ms for instance in instances]
     tokens = [instance.decode_token_ms for instance in instances]
     if alone:
-        for place, instance in enumerate(instances):
-            predicted = alone.get(instance.name)
-            if predicted is not None:
-                prompts[place], tokens[place] = _near(predicted, (prompts[place], tokens[place]), output)
-    return list(zip(filled(prompts, prompt * UNMEASURED_MS), filled(tokens), strict=True))
-
-
-def _near(predicted: tuple[float, float], measured: tuple[float, float], output: float) -> tuple[float, float]:
-    """Both predicted times, scaled alike so that the request's whole time is within `PREDICTED_WITHIN` of the measured one, if any."""
-    if min(measured) <= 0.0:
-        return predicted
-    whole_ms, known_ms = predicted[0] + output * predicted[1], measured[0] + output * measured[1]
-    scale = min(max(1.0, known_ms / PREDICTED_WITHIN / whole_ms), PREDICTED_WITHIN * known_ms / whole_ms)
-    return scale * predicted[0], scale * predicted[1]
+        most = PREDICTED_WITHIN
+        for place, predicted in enumerate([alone.get(instance.name) for instance in instances]):
+            if predicted is None:
+                continue
+            prompt_ms, token_ms = predicted
+            if prompts[place] and tokens[place]:
+                measured_ms, whole_ms = prompts[place] + output * tokens[place], prompt_ms + output * token_ms
+                if whole_ms > most * measured_ms or measured_ms > most * whole_ms:
+                    nearest_ms = measured_ms * most if whole_ms > measured_ms else measured_ms / most
+                    prompt_ms, token_ms = prompt_ms * nearest_ms / whole_ms, token_ms * nearest_ms / whole_ms
+            prompts[place], tokens[place] = prompt_ms, token_ms
+    return filled(prompts, prompt * UNMEASURED_MS), filled(tokens)
 
 
 def filled(known: list[float], unknown: float = UNMEASURED_MS) -> list[float]:
