@@ -1,4 +1,4 @@
-"""A candidate for meta's decision: a queueing policy, its parameters (with the TPOT guard's share), and the instances' windows."""
+"""A candidate for meta's decision: a policy, its parameters (with the TPOT guard's share), the instances' windows, and the router."""
 
 from collections.abc import Mapping
 
@@ -12,25 +12,31 @@ STEP = 2.5
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue order and its windows.
+    """A queue order, its windows, and the router.
 
     Attributes:
         parameters: Parameters of the policy; those that are not named keep the policy's defaults.
         n_run: Window of each instance, at most its ceiling; 0 leaves it to statera.
+        router: Router of all models without one of their own, as `make_router` reads it; empty for the configured one.
     """
 
     policy: str
     parameters: dict[str, float] = {}
     n_run: int = 0
+    router: str = ""
 
     @property
     def label(self) -> str:
-        """The name with parameters and window, such as `two-lane(threshold_ms=4000)` or `fcfs, window 48`."""
-        return label_of(self.policy, self.parameters, self.n_run)
+        """The name with parameters, window and router, such as `two-lane(threshold_ms=4000)` or `fcfs, window 48`."""
+        return label_of(self.policy, self.parameters, self.n_run, self.router)
 
     def window(self, n_run: int) -> "Candidate":
         """Returns the same candidate with another window."""
         return msgspec.structs.replace(self, n_run=n_run)
+
+    def routed(self, router: str) -> "Candidate":
+        """Returns the same candidate with another router; an empty text for the configured one."""
+        return msgspec.structs.replace(self, router=router)
 
     def guarded(self, share: float | None) -> "Candidate":
         """Returns the same candidate with another share of the TPOT guard; None for the configured share."""
@@ -59,10 +65,10 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def under(self, policy: str) -> "Candidate":
-        """Another policy with its default parameters, and the same windows and guard."""
+        """Another policy with its default parameters, and the same windows, guard and router."""
         return msgspec.structs.replace(self, policy=policy, parameters={GUARD: self.parameters[GUARD]} if GUARD in self.parameters else {})
 
 
-def candidate(policy: str, parameters: Mapping[str, float] | None = None, n_run: int = 0) -> Candidate:
+def candidate(policy: str, parameters: Mapping[str, float] | None = None, n_run: int = 0, router: str = "") -> Candidate:
     """Builds a candidate with a copy of the parameters, so later changes of the mapping do not affect it."""
-    return Candidate(policy=policy, parameters=dict(parameters or {}), n_run=n_run)
+    return Candidate(policy=policy, parameters=dict(parameters or {}), n_run=n_run, router=router)

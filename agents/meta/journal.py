@@ -7,7 +7,7 @@ from math import ceil
 
 from hmas.agents.meta.candidate import Candidate
 from hmas.agents.meta.twin.evidence import Hindsight
-from hmas.controller.core.messages import DecisionOutcome, LongView, MetaDecision
+from hmas.controller.core.messages import DecisionOutcome, LongView, MetaDecision, label_of
 
 PENDING = (64, 4_096)
 """Bounds of the number of open decisions; within them, there is room for twice the span."""
@@ -40,9 +40,8 @@ class DecisionJournal:
 
     def made(self, decision: MetaDecision, candidate: Candidate) -> None:
         """Records one of meta's own decisions."""
-        wanted = (candidate.policy, candidate.parameters, candidate.n_run)
-        expected = next((one.good for one in decision.candidates if (one.policy, one.parameters, one.n_run) == wanted), -1.0)
-        self._open.append(_Open(decision.decision_id, decision.sent_s, candidate, expected))
+        told = {label_of(one.policy, one.parameters, one.n_run, one.router): one.good for one in decision.candidates}
+        self._open.append(_Open(decision.decision_id, decision.sent_s, candidate, told.get(candidate.label, -1.0)))
 
     def ended(self, view: LongView, in_force: Candidate, since_s: float, now_s: float) -> Sequence[DecisionOutcome]:
         """Returns the outcomes of decisions whose span ends with this view.

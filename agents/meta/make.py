@@ -23,10 +23,11 @@ from hmas.agents.meta.selectors.rules import RuleSelector
 from hmas.agents.meta.selectors.twin import TwinSelector
 from hmas.agents.meta.twin.fleet import FleetModel
 from hmas.agents.meta.twin.twin import Twin, TwinSettings
-from hmas.controller.config.derived import routers, scheduler_settings
+from hmas.controller.config.cross_checks import LEAVE_ROUTER
+from hmas.controller.config.derived import meta_routers, routers, scheduler_settings
 from hmas.controller.config.plugins import SELECTOR_GROUP, ExtensionPoint
-from hmas.controller.config.schema import Config
-from hmas.controller.core.errors import ConfigError, HmasError
+from hmas.controller.config.schema import AgentsConfig, Config
+from hmas.controller.core.errors import ConfigError, HmasError, PolicyError
 from hmas.controller.core.messages import LongView, ShortView
 from hmas.controller.scheduling.policies.registry import POLICIES, named
 from hmas.controller.scheduling.settings import SchedulerSettings
@@ -156,12 +157,14 @@ def make_meta(config: Config, *, admission: SchedulerSettings | None = None, rou
         switches_per_hour=agents.meta_switches_per_hour,
         agree=agents.meta_agree,
     )
+    routing = routing or routers(config)["*"]
     make_selector = SELECTOR_PLUGINS.find(agents.meta_selector, "agents.meta_selector")
     twin = _twin(config, admission, routing) if agents.meta_judge or agents.meta_selector == "twin" else None
     selector = make_selector(SelectorSetup(config, twin, clock))
     model = MetaModel(
         start=candidate(config.scheduler.policy, config.scheduler.parameters),
         pool=_whitelist(agents.meta_policies),
+        routers=() if agents.meta_selector in LEAVE_ROUTER else _routers(agents, routing),
         limits=limits,
         guards=PAPER_GUARDS if agents.meta_guards == "paper" else GuardSet(),
         selector=selector,
@@ -181,10 +184,17 @@ def _whitelist(policies: str) -> tuple[str, ...]:
     return wanted
 
 
+def _routers(agents: AgentsConfig, configured: str) -> tuple[str, ...]:
+    try:
+        return meta_routers(agents, configured)
+    except PolicyError as error:
+        raise ConfigError(f"agents.meta_routers: {error}") from error
+
+
 def _twin(config: Config, admission: SchedulerSettings | None, routing: str) -> Twin:
     settings = TwinSettings(
         admission=admission or scheduler_settings(config),
-        routing=routing or routers(config)["*"],
+        routing=routing,
         weights={name: tenant.weight for name, tenant in config.tenants.items()},
         window_s=config.agents.meta_twin_window_s,
         budget_s=config.agents.meta_twin_budget_s,

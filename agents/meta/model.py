@@ -36,7 +36,7 @@ class MetaModel:
 
     Args:
         start: The configured policy: meta starts with it and returns to it.
-        pool: Names of the policies that may be chosen (the whitelist Omega).
+        pool: Names of the policies that may be chosen (the whitelist Omega). `routers`: routers that may, besides the configured one.
         limits: See `Limits`. `guards`: the bypass and the watch over a switch.
         selector: The source of proposals; the rule map by default.
         judge: Checks other selectors' proposals before they are followed; None for no check.
@@ -56,9 +56,11 @@ class MetaModel:
         selector: Selector | None = None,
         judge: Judge | None = None,
         journal: DecisionJournal | None = None,
+        routers: Collection[str] = (),
     ) -> None:
         self._start = candidate(start) if isinstance(start, str) else start
         self._pool = frozenset(pool) | {self._start.policy}
+        self._routers = ("", *routers) if routers else ()
         self._limits = limits or Limits()
         self._settle_s = min(self._limits.settle_s, self._limits.rollback_window_s / 2)
         self._rules = RuleSelector()
@@ -95,7 +97,7 @@ class MetaModel:
 
     def restore(self, decisions: Sequence[MetaDecision], now_s: float) -> None:
         """Resumes from its own last decisions, oldest first; the dwell time starts again."""
-        past = past_of(decisions, self._pool, now_s, ban_s=self._limits.ban_s, span_s=HOUR_S)
+        past = past_of(decisions, self._pool, now_s, ban_s=self._limits.ban_s, span_s=HOUR_S, routers=self._routers)
         self._bans, self._switches = past.bans, deque(past.switches)
         if past.bypass_s is not None:
             self._bypass.resume(past.bypass_s)
@@ -160,6 +162,7 @@ class MetaModel:
             allowed=tuple(name for name in sorted(self._pool) if self._bans.allows(name, now_s)),
             since_s=self._since_s,
             now_s=now_s,
+            routers=() if "routers" in view.forced else tuple(one for one in self._routers if self._bans.allows_router(one, now_s)),
         )
 
     def _ask(self, pending: Pending, situation: Situation, now_s: float) -> None:
@@ -194,7 +197,7 @@ class MetaModel:
         if probation is not None and self._judge is not None and self._is_settled(now_s) and probation.due(situation, now_s):
             reference = probation.reference
             return self._ask_judge(self._judge, reference, now_s, lambda ruling, at_s: self._held(ruling, reference, at_s))
-        wanted, fault = self._checked(proposal)
+        wanted, fault = self._checked(proposal, situation)
         word = DecisionText(proposal.reason, proposal.source, proposal.evidence, proposal.confidence, proposal.candidates)
         if fault:
             return self._keep(word, wanted, fault, now_s)
@@ -211,11 +214,13 @@ class MetaModel:
             return self._switch(wanted, situation.view, word, now_s) if self._trusts(word) else self._unjudged(word, wanted, now_s)
         return self._have_judged(self._judge, wanted, situation, word, now_s)
 
-    def _checked(self, proposal: Proposal) -> tuple[Candidate, str]:
+    def _checked(self, proposal: Proposal, situation: Situation) -> tuple[Candidate, str]:
         """Returns the proposed candidate (the running one if it is invalid) and why it cannot be followed; empty if it can."""
         wanted = proposal.candidate
         if wanted.policy not in self._pool:
             return self.current, f"{wanted.policy!r} is not in the pool"
+        if not situation.may_route(wanted):
+            return self.current, f"router {wanted.router!r} is not allowed; allowed: {', '.join(filter(None, situation.routers)) or 'none'}"
         try:
             check_parameters(wanted.policy, wanted.parameters)
         except PolicyError as error:
@@ -311,13 +316,13 @@ class MetaModel:
         self._switched_s = self._since_s = now_s
 
     def _roll_back(self, verdict: Verdict, now_s: float) -> Decisions:
-        failed = self.policy
+        failed, what = self.policy, self.policy if self.policy != self._stable.policy else self.current.label
         self._bans.forget(now_s)
         self._bans.add(self.current, self._stable, now_s + self._limits.ban_s)
         self._watch = self.asking = None
         self._put_in_force(self._stable, now_s)
         self._agreed = (self.current, "", 0)
-        word = DecisionText(f"{failed} made things worse: {verdict.reason}", "rollback", verdict.evidence)
+        word = DecisionText(f"{what} made things worse: {verdict.reason}", "rollback", verdict.evidence)
         return self._say(now_s, failed, word, changed=True)
 
     def _enter_bypass(self, view: ShortView, now_s: float) -> Decisions:
@@ -381,6 +386,7 @@ class MetaModel:
             previous=previous,
             parameters={} if bypass else dict(self.current.parameters),
             n_run=0 if bypass else self.current.n_run,
+            router="" if bypass else self.current.router,
             bypass=bypass,
             reason=word.reason,
             source=word.source,

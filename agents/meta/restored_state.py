@@ -30,7 +30,9 @@ class RestoredState:
     bans: Cooldowns = field(default_factory=Cooldowns)
 
 
-def past_of(decisions: Sequence[MetaDecision], pool: Collection[str], now_s: float, *, ban_s: float, span_s: float) -> RestoredState:
+def past_of(
+    decisions: Sequence[MetaDecision], pool: Collection[str], now_s: float, *, ban_s: float, span_s: float, routers: Collection[str] = ()
+) -> RestoredState:
     """Reads meta's own decisions, keep-alives included, in the order in which they were posted.
 
     Only the newest decision determines what is active: a bypass that has ended since is over. A switch that was still being watched counts
@@ -42,11 +44,12 @@ def past_of(decisions: Sequence[MetaDecision], pool: Collection[str], now_s: flo
         now_s: Time of the restart.
         ban_s: Length of the cooldown after a rollback.
         span_s: Span of the budget of switches.
+        routers: Routers that may be resumed, besides the configured one.
     """
     past = RestoredState()
     running: Candidate | None = None
     for decision in decisions:
-        said = candidate(decision.policy, decision.parameters, decision.n_run)
+        said = candidate(decision.policy, decision.parameters, decision.n_run, decision.router)
         if decision.source == "rollback" and decision.changed and running is not None and decision.sent_s + ban_s > now_s:
             past.bans.add(running, said, decision.sent_s + ban_s)
         if decision.changed and decision.source not in FREE and 0.0 <= now_s - decision.sent_s < span_s:
@@ -54,6 +57,6 @@ def past_of(decisions: Sequence[MetaDecision], pool: Collection[str], now_s: flo
         # A bypass names what returns after it.
         running = candidate(decision.previous, decision.previous_parameters, decision.previous_n_run) if decision.bypass else said
     if decisions and running is not None and now_s - decisions[-1].sent_s <= FRESH_S:
-        past.current = running if running.policy in pool else None
+        past.current = running if running.policy in pool and running.router in ("", *routers) else None
         past.bypass_s = decisions[-1].sent_s if decisions[-1].bypass else None
     return past

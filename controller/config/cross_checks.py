@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from hmas.controller.config.check import Path as ConfigPath
 from hmas.controller.config.check import Problem
-from hmas.controller.config.derived import AGENT_NAMES, UNIX_PATH_LIMIT, is_loopback, routers
+from hmas.controller.config.derived import AGENT_NAMES, UNIX_PATH_LIMIT, is_loopback, meta_routers, routers
 from hmas.controller.config.mqtt import mqtt_advice, mqtt_problems
 from hmas.controller.config.plugins import (
     BUDGET_LAW_GROUP,
@@ -21,7 +21,7 @@ from hmas.controller.config.plugins import (
 from hmas.controller.config.schema import Config, EngineConfig
 from hmas.controller.config.section import KvEventsConfig
 from hmas.controller.core.errors import PolicyError
-from hmas.controller.routing.registry import ROUTERS, read_router
+from hmas.controller.routing.registry import DEFAULT_ROUTER, ROUTERS, read_router
 from hmas.controller.scheduling.policies.registry import POLICIES, check_parameters, named
 from hmas.engines.errors import ProfileError
 from hmas.engines.model_shape import model_kv_bytes
@@ -32,6 +32,8 @@ DNS_NAME_MOST = 16
 """Most characters of a name in `engines_dns`: the longest address and a port stand behind it in the names of the instances."""
 META_SELECTORS, BUDGET_LAWS = ("twin", "rules", "llm", "paper-rules"), ("band", "memory")
 """Names of the built-in selectors of meta and budget laws of statera: agents hold those registries, and nothing here imports agents."""
+LEAVE_ROUTER = META_SELECTORS[1:]
+"""The built-in selectors that leave the router as it is."""
 
 
 def cross_problems(config: Config) -> Iterator[Problem]:
@@ -104,11 +106,21 @@ def advice(config: Config, env: Mapping[str, str]) -> list[str]:
         "prefix" in read_router(text)[1] for text in routers(config).values()
     ):
         found.append("engines[].kv_events: no router has the scorer prefix, which alone reads them")
+    if config.agents.meta_routers:
+        found += _routers_without_effect(config)
     for setting in ("perception_endpoint_key_env", "meta_llm_key_env"):
         variable = getattr(config.agents, setting)
         if variable and variable not in env:
             found.append(f"agents.{setting}: the environment has no {variable}; the server is asked without a key")
     return [*found, *mqtt_advice(config.mqtt, env)]
+
+
+def _routers_without_effect(config: Config) -> Iterator[str]:
+    selector = config.agents.meta_selector
+    if selector in LEAVE_ROUTER:
+        yield f"agents.meta_routers: no effect, because the selector {selector!r} leaves the router as it is"
+    if len(config.engines) == 1 and not (config.engines_dns or config.engines_file):
+        yield "agents.meta_routers: no effect while there is one engine"
 
 
 def _doors(config: Config) -> Iterator[Problem]:
@@ -208,6 +220,10 @@ def _routers(config: Config) -> Iterator[Problem]:
             read_router(text)
         except PolicyError as error:
             yield Problem(path, str(error))
+    try:
+        meta_routers(config.agents, DEFAULT_ROUTER)
+    except PolicyError as error:
+        yield Problem(("agents", "meta_routers"), str(error))
     for model, own in config.models.items():
         if model in own.failover:
             yield Problem(("models", model, "failover"), f"got {model!r}, the model itself; allowed: other models")

@@ -6,7 +6,8 @@ from pathlib import Path
 from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig
 from hmas.controller.config.section import GatewayConfig
 from hmas.controller.core.allowed_sites import ANY, AllowedSites
-from hmas.controller.routing.registry import router_text
+from hmas.controller.core.errors import PolicyError
+from hmas.controller.routing.registry import read_router, router_text
 from hmas.controller.scheduling.policies.registry import named
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.engines.model_shape import model_kv_bytes
@@ -15,6 +16,8 @@ AGENT_NAMES = ("perception", "prediction", "qos", "meta", "statera")
 """The five agents, in the order in which a request's data passes through them."""
 KV_BYTES_PER_TOKEN = 131_072
 """The value of Llama 3 8B in 16 bit, used if nothing is known. It only weighs instances against each other; capacities are unaffected."""
+META_ROUTERS_MOST = 4
+"""Most routers in `agents.meta_routers`."""
 UNIX_PATH_LIMIT = 107
 """Most bytes of a unix socket's path on Linux (sun_path without its closing zero)."""
 ADMIN_TOKEN_FILE = "admin-token"  # noqa: S105 - the name of a file
@@ -120,6 +123,18 @@ def routers(config: Config) -> dict[str, str]:
             weights = own.routing_weights if own.routing else {**section.routing_weights, **own.routing_weights}
             found[model] = router_text(own.routing or section.routing, weights)
     return found
+
+
+def meta_routers(agents: AgentsConfig, configured: str) -> tuple[str, ...]:
+    """The routers that meta may choose besides the configured one, each once.
+
+    Raises:
+        PolicyError: There are too many, or `read_router` refuses one.
+    """
+    texts = tuple(dict.fromkeys(named(agents.meta_routers)))
+    if len(texts) > META_ROUTERS_MOST:
+        raise PolicyError(f"got {len(texts)} routers; allowed: {META_ROUTERS_MOST} at most, because each is replayed beside the policies")
+    return tuple(text for text in texts if read_router(text) != read_router(configured))
 
 
 def instance_spec(engine: EngineConfig) -> InstanceSpec:

@@ -261,6 +261,7 @@ class AgentsConfig(Section, frozen=True):
         doc("rollback and bypass: `product` (with allowances for load; bypass on contradicting telemetry alone), `paper` (docs/paper.md)"),
     ] = "product"
     meta_policies: Annotated[str, doc("whitelist: policies that meta may choose, with commas between; empty: every one that there is")] = ""
+    meta_routers: Annotated[str, doc("routers that meta may choose besides the configured one, with commas between (docs/routing.md)")] = ""
     meta_selector: Annotated[
         ListedName,
         doc(

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hmas.controller.control.resolve import KNOBS, Directives, InstanceDirective, Setting, Source
+from hmas.controller.control.resolve import KNOBS, META, Directives, InstanceDirective, Setting, Source
 from hmas.controller.scheduling.admission.quotas import NO_LIMITS, TenantLimits
 
 _BOUNDS: dict[Source, str] = {
@@ -62,12 +62,16 @@ def changes(before: Directives, after: Directives, names: Iterable[str] | None =
 
 
 def _router_changes(before: Directives, after: Directives, source: Source, because: str) -> Iterable[Change]:
+    """The changes of routers. A repeated decision of meta has another reason and id, which alone are no change."""
     for model in sorted({*before.routers, *after.routers}):
         old, new = before.routers.get(model), after.routers.get(model)
-        if old != new:
-            was, now = (setting.value if setting else "as other models" for setting in (old, new))
-            kind = "router" if was != now else "router.source"
-            yield Change(kind, model, was, now, new.source if new else source, (new.reason if new else "") or because)
+        was, now = (setting.value if setting else "as other models" for setting in (old, new))
+        if was == now and (old and old.source) == (new and new.source):
+            continue
+        kind = "router" if was != now else "router.source"
+        left = new is not None and new.source == "configured" and old is not None and old.source in (META, "fallback")
+        why = (new.reason if new else "") or ("meta leaves the router as configured" if left else because)
+        yield Change(kind, model, was, now, new.source if new else source, why, new.decision_id if new else "")
 
 
 def _limit_text(limit: float) -> str:

@@ -183,7 +183,7 @@ def resolve(
         draining=frozenset(name for name in override.draining if name in ceilings),
         forced=_forced(override),
         held_because=_operator_reason(override),
-        routers=_routers(configured, override),
+        routers=_routers(configured, meta, override, fresh=decision is not None, stale_after_s=stale_after_s),
     )
 
 
@@ -335,9 +335,17 @@ def _instance(
     )
 
 
-def _routers(configured: Configured, override: OverrideNotice) -> dict[str, Setting]:
-    """An operator's router for all models replaces the configured routers of single models, too."""
+def _routers(
+    configured: Configured, meta: Received[MetaDecision] | None, override: OverrideNotice, *, fresh: bool, stale_after_s: float
+) -> dict[str, Setting]:
+    """The router of each model. Meta's replaces the configured one of all models (`*`), and a configured one of a single model stays.
+
+    An operator's router for all models replaces both. `fresh`: whether meta's last message still counts.
+    """
     held = {} if "*" in override.routers else {model: Setting(text, "configured") for model, text in configured.routers.items()}
+    if meta is not None and meta.word.router and not meta.word.bypass and "*" in held:
+        word, silence = meta.word, f"no word from meta for more than {stale_after_s:g} s"
+        held["*"] = Setting(word.router, META, word.reason, word.decision_id) if fresh else Setting(held["*"].value, "fallback", silence)
     return held | {model: Setting(text, "operator", _operator_reason(override)) for model, text in override.routers.items()}
 
 

@@ -59,7 +59,7 @@ class DecisionLog:
 
 
 def _label(decision: MetaDecision) -> str:
-    return label_of(decision.policy, decision.parameters, decision.n_run)
+    return label_of(decision.policy, decision.parameters, decision.n_run, decision.router)
 
 
 def _document(kept: _Kept) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def _document(kept: _Kept) -> dict[str, Any]:
     document["changed"] = _is_change(decision)
     document["in_force"], document["before"] = _label(decision), kept.before
     document["candidates"] = [
-        {"name": label_of(one.policy, one.parameters, one.n_run), **msgspec.structs.asdict(one)} for one in decision.candidates
+        {"name": label_of(one.policy, one.parameters, one.n_run, one.router), **msgspec.structs.asdict(one)} for one in decision.candidates
     ]
     document["outcome"] = None
     if outcome is not None:

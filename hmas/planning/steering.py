@@ -45,7 +45,7 @@ NOTED = 10_000
 
 
 class PolicyChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A change of policy by meta."""
+    """A change of policy or router by meta."""
 
     at_s: float
     before: str
@@ -87,7 +87,7 @@ class AgentSteering:
         self.meta: Meta | None = None
         for agent in ("qos", *case.agents):
             self.start(agent)
-        self._configured = Configured(policy=case.policy, n_run=0, parameters=case.parameters)
+        self._configured = Configured(policy=case.policy, n_run=0, parameters=case.parameters, routers={"*": case.router})
         self._ceilings = {name: Ceiling(kind.n_run, kind.token_budget) for name, kind in kinds.items()}
         self._heard_meta: Received[MetaDecision] | None = None
         self._heard_statera: dict[str, Received[ControlAction]] = {}
@@ -178,9 +178,11 @@ class AgentSteering:
             self.widest[name] = max(self.widest[name], controls.n_run)
 
         changed = apply_directives(scheduler, before, after, names=after.instances, now_s=now_s, on_controls=on_controls)
-        if changed and len(self.changes) < NOTED:
-            told = PolicyChange(at_s=now_s, before=policy_before, after=after.policy.value, reason=after.policy.reason)
-            self.changes.append(told)
+        found = [(policy_before, after.policy)] if changed else []
+        if (router := after.routers["*"]).value != before.routers["*"].value:
+            found.append((before.routers["*"].value, router))
+        told = [PolicyChange(at_s=now_s, before=was, after=now.value, reason=now.reason or after.policy.reason) for was, now in found]
+        self.changes += told[: NOTED - len(self.changes)]
 
     def _resolve(self, now_s: float) -> Directives:
         return resolve(

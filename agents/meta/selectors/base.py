@@ -23,6 +23,7 @@ class Situation:
         current: The active candidate. `since_s`: since when it is active.
         start: The configured candidate: meta starts with it and returns to it.
         allowed: Policies that may be proposed, in alphabetical order: the pool without policies that were rolled back recently.
+        routers: Routers that may be proposed, likewise; an empty text is the configured one. None where only the active one may.
     """
 
     view: LongView
@@ -31,10 +32,16 @@ class Situation:
     allowed: tuple[str, ...]
     since_s: float
     now_s: float
+    routers: tuple[str, ...] = ()
 
     def candidate_of(self, policy: str) -> Candidate:
-        """The active or the configured candidate if it has this policy, else the policy with its defaults."""
-        return next((one for one in (self.current, self.start) if one.policy == policy), None) or candidate(policy)
+        """The active or the configured candidate if it has this policy, else the policy with its defaults; the router stays as it is."""
+        found = next((one for one in (self.current, self.start) if one.policy == policy), None) or candidate(policy)
+        return found.routed(self.current.router)
+
+    def may_route(self, wanted: Candidate) -> bool:
+        """Whether a candidate with this router may be proposed."""
+        return wanted.router == self.current.router or wanted.router in self.routers
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):

@@ -55,8 +55,9 @@ class TwinSelector:
         leader = self._leading(situation)
         stress_replayed = () if leader is None else (situation.current, leader)
         # Replays under more load take the places of some candidates that are due by rotation.
-        places = max(2, self._twin.places(situation.now_s) - len(stress_replayed))
-        candidates = self._twin.candidates(situation.current, situation.allowed, leader, places=places, start=situation.start)
+        current, routers = situation.current, situation.routers if self._twin.fleet.size > 1 else ()
+        places = max(2, self._twin.places(situation.now_s, routed=bool(routers)) - len(stress_replayed))
+        candidates = self._twin.candidates(current, situation.allowed, leader, places=places, start=situation.start, routers=routers)
         # While almost no request misses a target there is nothing to win. Only two candidates are then replayed: the plain baseline, whose
         # result should be known at any time, and the configured candidate, which may return.
         plain = self._twin.schedule.plain
@@ -77,7 +78,8 @@ class TwinSelector:
     def _leading(self, situation: Situation) -> Candidate | None:
         """The candidate to replay again under more load: the last proposal, or without one the candidate that was ahead."""
         found = self._proposed or self._ahead
-        return found if found is not None and found != situation.current and found.policy in situation.allowed else None
+        allowed = found is not None and found.policy in situation.allowed and situation.may_route(found)
+        return found if allowed and found != situation.current else None
 
     def _stand_in(self, situation: Situation, why: str) -> Proposal:
         said = self._instead.propose(situation)
@@ -89,8 +91,8 @@ class TwinSelector:
         twin.take(answer)
         weighed = weigh(twin, twin.evidence.fresh(), current)
         outlooks = outlooks_of(weighed, current)
-        others = [pair for pair in weighed if pair[0] != current and pair[0].policy in situation.allowed]
-        worth = [pair for pair in others if self._is_worth_it(*pair)]
+        others = [(one, gain) for one, gain in weighed if one != current and one.policy in situation.allowed and situation.may_route(one)]
+        worth = [pair for pair in others if self._is_worth_it(*pair, current)]
         self._ahead = max(worth, key=_share)[0] if worth else None
         standing = [pair for pair in worth if self._stands_stress(pair[0], current)]
         self._proposed = self._leader(standing)
@@ -163,20 +165,20 @@ class TwinSelector:
         under = self._twin.gain_under_stress(home, current)
         return not gain.brief and gain.share >= -HOME and (under is None or under.share >= -HOME)
 
-    def _is_worth_it(self, candidate: Candidate, gain: Gain) -> bool:
+    def _is_worth_it(self, candidate: Candidate, gain: Gain, current: Candidate) -> bool:
         """Whether a gain is certain and exceeds the margin; while the twin is silent, the margin is its replay's error.
 
         The plain baseline needs the margin too: a smaller gain in a calm is within the replays' error, and costs more in the next overload.
         At the beginning of an overload an order that serves all in turn looks best, because it is the last to miss targets. So only what is
         shipped may be chosen on brief evidence.
         """
-        if gain.brief and not is_shipped(candidate):
+        if gain.brief and not is_shipped(candidate, current):
             return False
         check, margin = self._twin.check, MARGIN
         if self._twin.silence:
             # Without a comparison with what happened, the replay's error is unknown.
             margin = abs(check.bias) if check is not None else inf
-        sure = SURE_OF_SHIPPED if is_shipped(candidate) else SURE
+        sure = SURE_OF_SHIPPED if is_shipped(candidate, current) else SURE
         return gain.error < 1.0 and gain.share > 0.0 and gain.share >= max(margin, sure * gain.error)
 
 
@@ -196,6 +198,7 @@ def outlooks_of(weighed: Sequence[Weighed], current: Candidate) -> tuple[Candida
             policy=one.policy,
             parameters=one.parameters,
             n_run=one.n_run,
+            router=one.router,
             good=round(gain.good, 4),
             gain=round(gain.share, 4),
             error=0.0 if one == current else round(gain.error, 4),

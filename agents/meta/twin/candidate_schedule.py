@@ -65,6 +65,7 @@ class CandidateSchedule:
         places: int = MOST,
         guarded: bool = True,
         start: Candidate | None = None,
+        routers: Collection[str] = (),
     ) -> tuple[Candidate, ...]:
         """Returns the candidates of one replay.
 
@@ -76,10 +77,12 @@ class CandidateSchedule:
             places: Number of candidates, including what runs; one more when the plain baseline comes with its neighbour.
             guarded: Whether there is a TPOT guard; one that is switched off stays off.
             start: The configured candidate, which may return.
+            routers: Routers that may be replayed; an empty text is the configured one.
         """
         shipped = current.under(DEFAULT_POLICY).window(0)
         regular = [current.under(name) for name in OFTEN if name in pool]
         regular += [shipped] if DEFAULT_POLICY in pool else []
+        regular += [current.routed(router) for router in routers]
         regular += [current.window(n_run) for n_run in (0, OPEN_WINDOW)]
         regular += [current.guarded(share) for share in (None, STRICT) if guarded]
         regular += [start] if start is not None and start.policy in pool else []
@@ -132,9 +135,12 @@ class CandidateSchedule:
         return Candidate(policy="fcfs", n_run=CAPS[place if 0 <= place < len(CAPS) else self.cap - step])
 
 
-def is_shipped(candidate: Candidate) -> bool:
-    """Whether it is what an installation without any setting starts with: the default policy, under the windows that statera sets."""
-    return candidate.policy == DEFAULT_POLICY and candidate.n_run == 0
+def is_shipped(candidate: Candidate, current: Candidate) -> bool:
+    """Whether it is what an installation without any setting starts with: the default policy, under the windows that statera sets.
+
+    A change of the router away from that of `current` is never part of it.
+    """
+    return candidate.policy == DEFAULT_POLICY and candidate.n_run == 0 and candidate.router == current.router
 
 
 def _period(found: Gain | None, usual: int) -> int:

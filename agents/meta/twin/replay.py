@@ -67,7 +67,8 @@ class ReplayScenario(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         asked: Requests by rising arrival, at least one.
         plants: The fleet, at least one instance.
-        settings, routing, weights: The gateway's admission settings, its router, and the tenants' weights (1 by default).
+        settings, routing, weights: The gateway's admission settings, its router where a candidate has none of its own, and the tenants'
+            weights (1 by default).
         from_s, until_s: The scored span of arrivals. Earlier requests fill the queue, later ones keep up the load.
         overdue: Requests that still waited at `until_s` although their first token was due.
         cost_threshold: Cost in tokens above which `robust-edf` defers requests at the start of the replay; 0 for none.
@@ -109,7 +110,7 @@ def replay(world: ReplayScenario, candidate: Candidate) -> tuple[ReplayResult, l
         The result, and the records of all requests.
 
     Raises:
-        PolicyError: There is no such policy, or it does not take a parameter.
+        PolicyError: There is no such policy or router, or it does not take a parameter.
     """
     by_cost = candidate.policy == RobustEdf.name
     scheduler = Scheduler(
@@ -124,7 +125,7 @@ def replay(world: ReplayScenario, candidate: Candidate) -> tuple[ReplayResult, l
             )
             for plant in world.plants
         ],
-        router=make_router(world.routing),
+        router=make_router(candidate.router or world.routing),
         policy=candidate.policy,
         parameters={"cost_threshold": world.cost_threshold} | candidate.parameters if by_cost else candidate.parameters,
     )

@@ -57,7 +57,7 @@ class TwinSettings:
     """The simulated gateway's settings, and the size of replays.
 
     Attributes:
-        admission, routing, weights: The gateway's own.
+        admission, routing, weights: The gateway's own. A candidate may have another router than `routing`.
         window_s: Span of the past that is replayed.
         budget_s: Time for all candidates together; fewer requests are replayed if they would take longer.
     """
@@ -174,21 +174,22 @@ class Twin:
         *,
         places: int = MOST,
         start: Candidate | None = None,
+        routers: Collection[str] = (),
     ) -> tuple[Candidate, ...]:
         """Returns the candidates of the next replay: what runs first, and always `proposed` (see `CandidateSchedule`)."""
         guarded = self._settings.admission.tpot_guard > 0.0
-        return self.schedule.choose(current, pool, self.gain, proposed, places=places, guarded=guarded, start=start)
+        return self.schedule.choose(current, pool, self.gain, proposed, places=places, guarded=guarded, start=start, routers=routers)
 
-    def places(self, now_s: float) -> int:
+    def places(self, now_s: float, *, routed: bool = False) -> int:
         """Returns how many candidates to replay, few enough that there is time for the whole window.
 
-        A window too short for an overload to show is worse than none: a policy that serves all in turn is the last to miss deadlines, and
-        looks best until it does.
+        `routed`: whether routers may be compared, which takes the whole fleet. A window too short for an overload to show is worse than
+        none: a policy that serves all in turn is the last to miss deadlines, and looks best until it does.
         """
         start_s = now_s - self._settings.window_s * (1.0 + LEAD)
         asked = len(self.traffic.window(start_s, now_s, REQUESTS_MOST)) + len(self.traffic.there(start_s))
-        # Of many instances a part is enough.
-        needed = min(asked, max(ENOUGH, asked // max(1, self.fleet.size)))
+        # Of many instances a part is enough, unless it matters which of them gets a request.
+        needed = asked if routed else min(asked, max(ENOUGH, asked // max(1, self.fleet.size)))
         return max(LEAST, min(MOST, int(self._affordable / max(1, needed))))
 
     @property
@@ -223,7 +224,8 @@ class Twin:
             return f"{len(asked)} requests within {now_s - start_s:.0f} s are too few to replay"
         most = max(REQUESTS_MIN, int(self._affordable / (len(candidates) + (1.0 + STRESS) * len(stress_replayed))))
         newest = int((1.0 - CARRIED_MOST) * most)
-        part = part_of(plants, len(asked), newest)
+        routed = len({one.router for one in candidates}) > 1
+        part = part_of(plants, len(asked), len(asked) if routed else newest)
         asked = part.of(asked)[-newest:]
         if not asked:
             return "no request falls to the part of the fleet that could be replayed"

@@ -11,13 +11,11 @@ OPEN_WINDOW = 1 << 16
 """A window beyond every ceiling: an instance takes as many requests as it can, limited only by the TPOT guard and the KV fence."""
 
 
-def label_of(policy: str, parameters: Mapping[str, float], n_run: int) -> str:
-    """Describes a policy with its parameters and window, such as `two-lane(threshold_ms=4000)` or `fcfs, window 48`."""
+def label_of(policy: str, parameters: Mapping[str, float], n_run: int, router: str = "") -> str:
+    """Describes a policy with parameters, window and router, such as `two-lane(threshold_ms=4000)` or `fcfs, window 48, router default`."""
     told = ", ".join(f"{name}={value:g}" for name, value in sorted(parameters.items()))
-    name = f"{policy}({told})" if told else policy
-    if not n_run:
-        return name
-    return f"{name}, window {'open' if n_run >= OPEN_WINDOW else n_run}"
+    window = f"window {'open' if n_run >= OPEN_WINDOW else n_run}" if n_run else ""
+    return ", ".join(filter(None, (f"{policy}({told})" if told else policy, window, router and f"router {router}")))
 
 
 class LengthBound(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +60,7 @@ class CandidateOutlook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
     Attributes:
         n_run: Window of each instance, 0 for the one that statera sets.
+        router: Router of all models, as in `MetaDecision`.
         good: Forecast share of requests that meet both targets, 0 to 1, weighted by tenants.
         gain: By how much this share exceeds that of the active settings; `error`: its standard error. Both are 0 for the active settings.
     """
@@ -69,6 +68,7 @@ class CandidateOutlook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     policy: str
     parameters: dict[str, float] = field(default_factory=dict)
     n_run: int = 0
+    router: str = ""
     good: float = 0.0
     gain: float = 0.0
     error: float = 0.0
@@ -88,8 +88,9 @@ class MetaDecision(Message, frozen=True, tag="decision"):
         confidence: The selector's confidence in its decision, 0 to 1.
         candidates: The candidates with the forecast for each, best first; empty without a replay.
         n_run: Window that meta sets for every instance, at most its ceiling; 0 leaves windows to statera.
-        changed: Whether the decision changes the active policy, parameters or window.
+        changed: Whether the decision changes the active policy, parameters, window or router.
         repeats: Id of the decision that this one only repeats as a sign of life, empty for a new decision.
+        router: Router of all models without one of their own, as `make_router` reads it; empty leaves the configured one.
     """
 
     sent_s: float
@@ -108,6 +109,7 @@ class MetaDecision(Message, frozen=True, tag="decision"):
     repeats: str = ""
     previous_parameters: dict[str, float] = field(default_factory=dict)
     previous_n_run: int = 0
+    router: str = ""
 
 
 class DecisionOutcome(Message, frozen=True, tag="decision_outcome"):

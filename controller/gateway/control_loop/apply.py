@@ -89,13 +89,15 @@ class Control:
         return self.directives.weights.get(tenant, 1.0)
 
     def on_decision(self, decision: MetaDecision) -> None:
-        """Takes meta's decision. A policy or parameter outside the whitelist is refused and changes nothing."""
+        """Takes meta's decision. One with a policy, parameter or router that does not exist is refused and changes nothing."""
         if decision.n_run < 0:
             self._reject("meta", decision.decision_id, f"n_run is {decision.n_run}; allowed: 0 or more")
             return
         if not decision.bypass:
             try:
                 make_policy(decision.policy, decision.parameters)
+                if decision.router:
+                    read_router(decision.router)
             except PolicyError as error:
                 self._reject("meta", decision.decision_id, str(error))
                 return
