@@ -90,3 +90,14 @@ def test_a_policy_that_is_given_up_keeps_nothing_else_back(monkeypatch):
         applied(scheduler, before, after)
     assert [(view.n_run, view.draining) for view in scheduler.snapshot(101.0, "g").instances] == [(4, False), (8, True)]
     assert scheduler.policy == "edf"
+
+
+def test_metas_router_reaches_the_scheduler_and_goes_again():
+    configured = Configured(policy="edf", n_run=0, routers={"*": "least-loaded"})
+    scheduler, before = build(), at(configured=configured)
+    assert not scheduler.wants_blocks
+    led = at(configured=configured, meta=decided("edf", router="prefix-aware"))
+    assert not applied(scheduler, before, led)[0], "the policy is the same"
+    assert scheduler.wants_blocks, "which only routers with the scorer prefix do"
+    applied(scheduler, led, at(200.0, configured=configured, meta=decided("edf", router="prefix-aware")))
+    assert not scheduler.wants_blocks

@@ -191,6 +191,9 @@ def test_a_value_that_may_be_a_secret_is_not_shown(tmp_path):
         ("agents:\n  statera_band_low: 0.95\n", "2", "agents.statera_band_low", "statera_band_high 0.92"),
         ("agents:\n  perception_reader: http://h:1\n", "1", "agents.perception_endpoint_model", "the name of a model"),
         ("agents:\n  meta_policies: edf, magic\n", "2", "agents.meta_policies", "'magic'; allowed: fcfs, edf"),
+        ("agents:\n  meta_routers: default, magic\n", "2", "agents.meta_routers", "router 'magic' is unknown; allowed: default"),
+        ("agents:\n  meta_routers: 'default:queue=-1'\n", "2", "agents.meta_routers", "weight of 'queue' is '-1'; allowed: 0 to 1000"),
+        (f"agents:\n  meta_routers: '{','.join(f'default:kv={n}' for n in range(5))}'\n", "2", "agents.meta_routers", "allowed: 4 at most"),
         ("agents:\n  statera_tuning: /\n", "2", "agents.statera_tuning", "a file that is there"),
         ("agents:\n  meta_model: /no/such\n", "2", "agents.meta_model", "a file or folder that is there"),
         ("agents:\n  qos_short_window_s: 90\n", "2", "agents.qos_short_window_s", "at most that"),
@@ -298,6 +301,11 @@ def test_advice_says_what_is_probably_not_meant():
     assert advice(load_config(None, env), {**env, "GPU_KEY": "x"}) == []
     asked = {**env, "GPU_KEY": "x", "HMAS_AGENTS__PERCEPTION_ENDPOINT_KEY_ENV": "LM_KEY"}
     assert [word.split(":")[0] for word in advice(load_config(None, asked), asked)] == ["agents.perception_endpoint_key_env"]
+    one = {**env, "GPU_KEY": "x", "HMAS_AGENTS__META_ROUTERS": "default", "HMAS_AGENTS__META_SELECTOR": "rules"}
+    assert advice(load_config(None, one), one) == [
+        "agents.meta_routers: no effect, because the selector 'rules' leaves the router as it is",
+        "agents.meta_routers: no effect while there is one engine",
+    ]
 
 
 def test_the_example_loads_and_shows_only_known_settings(tmp_path):

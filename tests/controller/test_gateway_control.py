@@ -104,6 +104,25 @@ async def test_a_decision_outside_the_whitelist_changes_nothing(tmp_path: Path):
     assert 'hmas_agent_messages_rejected_total{agent="meta"} 2.0' in metrics
 
 
+async def test_metas_router_takes_effect_is_told_and_an_operator_wins(tmp_path: Path):
+    async with running(tmp_path, engines=2, scheduler=SchedulerConfig(policy="fcfs", routing="round-robin", tick_s=0.02)) as rig:
+        rig.bus.post(decision(rig, "fcfs", router="default"))
+        await eventually(lambda: rig.events("router"))
+        (event,) = rig.events("router")
+        ((shown,), log) = (await rig.admin("GET", "/admin/routers")).json["models"], (await rig.admin("GET", "/admin/decisions")).json
+        served = {(await rig.post(chat(tokens=2))).headers["x-hmas-instance"] for _ in range(3)}
+        rig.bus.post(decision(rig, "fcfs", decision_id="d-2", router="magic"))
+        await eventually(lambda: rig.events("agent.rejected"))
+        (refused,) = rig.events("agent.rejected")
+        put_file(rig, "night.json", override(routers={"*": {"name": "least-loaded"}}))
+        await eventually(lambda: rig.gateway.control.directives.routers["*"].source == "operator")
+    assert (event["before"], event["after"], event["source"], event["reason"]) == ("round-robin", "default", "meta", "bursty")
+    assert (shown["name"], shown["source"], shown["reason"]) == ("default", "meta", "bursty")
+    assert [one["in_force"] for one in log["decisions"]] == ["fcfs, router default"]
+    assert served == {"sim-1"}, "in turn it would be both"
+    assert "router 'magic' is unknown; allowed: default" in refused["reason"]
+
+
 async def test_stateras_action_reaches_window_and_engine(tmp_path: Path):
     async with running(tmp_path) as rig:
         bound = LengthBound(prompt_tokens_below=0, add_tokens=30, samples=50)

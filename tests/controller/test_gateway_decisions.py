@@ -55,6 +55,15 @@ def test_decisions_are_kept_with_their_outcomes_and_signs_of_life_are_not():
     assert len(log.newest(10)) == 2, "what is delivered twice counts once"
 
 
+def test_the_router_that_meta_chose_is_told_of_decisions_and_candidates():
+    log = DecisionLog()
+    log.record(decision(1))
+    log.record(decision(2, router="default", changed=True, candidates=[CandidateOutlook(policy="edf", router="default", good=0.8)]))
+    (told,) = log.newest(1)
+    assert (told["before"], told["in_force"], told["candidates"][0]["name"]) == ("edf", "edf, router default", "edf, router default")
+    assert "edf -> edf, router default" in page(told)
+
+
 def test_what_was_active_before_is_told_with_its_parameters():
     log = DecisionLog()
     log.record(decision(1, policy="edf"))

@@ -227,3 +227,42 @@ def test_operators_hold_single_limits_of_a_tenant_and_the_others_stay_configured
         ("tenant.max_running", "8", "released"),
         ("tenant.concurrency_share", "1", "released"),
     ]
+
+
+ROUTED = Configured(policy="edf", n_run=0, routers={"*": "round-robin", "big": "prefix-aware"})
+
+
+def routers_at(**spoken) -> dict[str, tuple[str, str]]:
+    return {model: (one.value, one.source) for model, one in at(configured=ROUTED, **spoken).routers.items()}
+
+
+def test_metas_router_is_for_the_models_without_one_of_their_own_and_an_operator_wins():
+    own = {"big": ("prefix-aware", "configured")}
+    assert routers_at(meta=decide()) == {"*": ("round-robin", "configured"), **own}
+    assert routers_at(meta=decide(router="default:prefix=0.6")) == {"*": ("default:prefix=0.6", "meta"), **own}
+    held = hold(routers={"big": "least-loaded"})
+    assert routers_at(meta=decide(router="default"), override=held) == {"*": ("default", "meta"), "big": ("least-loaded", "operator")}
+    assert routers_at(meta=decide(router="default"), override=hold(routers={"*": "least-loaded"})) == {"*": ("least-loaded", "operator")}
+    told = at(configured=ROUTED, meta=decide(router="default")).routers["*"]
+    assert (told.reason, told.decision_id) == ("tails", "d1")
+
+
+def test_the_configured_router_returns_under_a_bypass_and_when_meta_is_silent():
+    assert routers_at(meta=decide(router="default", bypass=True))["*"] == ("round-robin", "configured")
+    silent = {"now_s": 116.0, "meta": decide(router="default")}
+    assert routers_at(**silent)["*"] == ("round-robin", "fallback")
+    assert "no word from meta" in at(configured=ROUTED, **silent).routers["*"].reason
+    assert routers_at(now_s=116.0, meta=decide())["*"] == ("round-robin", "configured"), "it never chose one"
+
+
+def test_a_change_of_the_router_is_told_once_with_its_source_and_reason():
+    def told(before: Directives, after: Directives) -> list[tuple[str, ...]]:
+        found = [one for one in changes(before, after) if one.kind.startswith("router")]
+        return [(one.kind, one.subject, one.before, one.after, one.source, one.reason, one.decision_id) for one in found]
+
+    configured, led = at(configured=ROUTED), at(configured=ROUTED, meta=decide(router="default"))
+    assert told(configured, led) == [("router", "*", "round-robin", "default", "meta", "tails", "d1")]
+    again = Received(105.0, MetaDecision(sent_s=105.0, decision_id="d2", policy="sjf", previous="sjf", reason="still", router="default"))
+    assert told(led, at(configured=ROUTED, meta=again)) == []
+    back = [("router", "*", "default", "round-robin", "configured", "meta leaves the router as configured", "")]
+    assert told(led, at(configured=ROUTED, meta=decide(bypass=True))) == back
