@@ -219,15 +219,16 @@ def steered(fleet: str, workload: str, seed: int) -> Run:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_a_fleet_that_is_unlike_gets_the_router_that_knows_it():
-    """The slow instance takes about four times as long as the fast one."""
-    run = steered("1xh100-qwen3-8b,1xa30-qwen3-8b", "poisson:rate=4,duration=150,slo_scale=0.3", 1)
+    """An L4 takes several times as long as an H100: in turn, a third of the requests are too slow."""
+    run = steered("2xh100-qwen3-8b,1xl4-qwen3-8b", "poisson:rate=8,duration=85,slo_scale=0.5", 1)
     assert ("round-robin", "default") in [(one.before, one.after) for one in run.changes]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_a_fleet_of_equals_keeps_its_router():
-    run = steered("2xa30-qwen3-8b", "poisson:rate=5,duration=150,slo_scale=0.5", 1)
+    run = steered("2xh100-qwen3-8b", "poisson:rate=5,duration=75,slo_scale=0.15", 1)
     assert "default" not in [one.after for one in run.changes]
+    assert 0.5 < sum(one.slo_met for one in run.records) / len(run.records) < 0.95, "there is something to win"
