@@ -219,7 +219,7 @@ class MetaModel:
         wanted = proposal.candidate
         if wanted.policy not in self._pool:
             return self.current, f"{wanted.policy!r} is not in the pool"
-        if not situation.may_route(wanted):
+        if not situation.may_route(wanted) and self._bans.allows_router(wanted.router, situation.now_s):
             return self.current, f"router {wanted.router!r} is not allowed; allowed: {', '.join(filter(None, situation.routers)) or 'none'}"
         try:
             check_parameters(wanted.policy, wanted.parameters)

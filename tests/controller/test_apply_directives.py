@@ -95,9 +95,10 @@ def test_a_policy_that_is_given_up_keeps_nothing_else_back(monkeypatch):
 def test_metas_router_reaches_the_scheduler_and_goes_again():
     configured = Configured(policy="edf", n_run=0, routers={"*": "least-loaded"})
     scheduler, before = build(), at(configured=configured)
-    assert not scheduler.wants_blocks
     led = at(configured=configured, meta=decided("edf", router="prefix-aware"))
-    assert not applied(scheduler, before, led)[0], "the policy is the same"
-    assert scheduler.wants_blocks, "which only routers with the scorer prefix do"
-    applied(scheduler, led, at(200.0, configured=configured, meta=decided("edf", router="prefix-aware")))
-    assert not scheduler.wants_blocks
+    silent = at(200.0, configured=configured, meta=decided("edf", router="prefix-aware"))
+    reads_blocks = [scheduler.wants_blocks]
+    for was, now in ((before, led), (led, silent)):
+        assert not applied(scheduler, was, now)[0], "the policy is the same"
+        reads_blocks.append(scheduler.wants_blocks)
+    assert reads_blocks == [False, True, False], "only routers with the scorer prefix do"

@@ -249,9 +249,9 @@ def test_metas_router_is_for_the_models_without_one_of_their_own_and_an_operator
 
 def test_the_configured_router_returns_under_a_bypass_and_when_meta_is_silent():
     assert routers_at(meta=decide(router="default", bypass=True))["*"] == ("round-robin", "configured")
-    silent = {"now_s": 116.0, "meta": decide(router="default")}
-    assert routers_at(**silent)["*"] == ("round-robin", "fallback")
-    assert "no word from meta" in at(configured=ROUTED, **silent).routers["*"].reason
+    silent = at(116.0, configured=ROUTED, meta=decide(router="default")).routers["*"]
+    assert (silent.value, silent.source) == ("round-robin", "fallback")
+    assert "no word from meta" in silent.reason
     assert routers_at(now_s=116.0, meta=decide())["*"] == ("round-robin", "configured"), "it never chose one"
 
 
