@@ -39,8 +39,7 @@ class MetaModel:
         pool: Names of the policies that may be chosen (the whitelist Omega). `routers`: routers that may, besides the configured one.
         limits: See `Limits`. `guards`: the bypass and the watch over a switch.
         selector: The source of proposals; the rule map by default.
-        judge: Checks other selectors' proposals before they are followed; None for no check.
-        journal: Joins decisions with their outcomes.
+        judge: Checks other selectors' proposals before they are followed; None for no check. `journal`: joins decisions with outcomes.
 
     Attributes:
         asking: Work that the caller must do, until its `finish` or `failed` is called; None if there is none.
@@ -397,4 +396,5 @@ class MetaModel:
             repeats=repeats,
             previous_parameters=dict(self.current.parameters) if bypass else {},
             previous_n_run=self.current.n_run if bypass else 0,
+            previous_router=self.current.router if bypass else "",
         )

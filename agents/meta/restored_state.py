@@ -55,7 +55,8 @@ def past_of(
         if decision.changed and decision.source not in FREE and 0.0 <= now_s - decision.sent_s < span_s:
             past.switches.append(decision.sent_s)
         # A bypass names what returns after it.
-        running = candidate(decision.previous, decision.previous_parameters, decision.previous_n_run) if decision.bypass else said
+        returns = candidate(decision.previous, decision.previous_parameters, decision.previous_n_run, decision.previous_router)
+        running = returns if decision.bypass else said
     if decisions and running is not None and now_s - decisions[-1].sent_s <= FRESH_S:
         past.current = running if running.policy in pool and running.router in ("", *routers) else None
         past.bypass_s = decisions[-1].sent_s if decisions[-1].bypass else None

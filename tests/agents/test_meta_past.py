@@ -1,5 +1,7 @@
 """What outlives a restart of meta, what it does not stumble over again, and what is told of it meanwhile."""
 
+from typing import Any
+
 import pytest
 from control_kit import long_view, short_view
 from typing_kit import all_of_type
@@ -25,7 +27,7 @@ def decided(sent_s: float, policy: str, previous: str, **more) -> MetaDecision:
 
 
 def past(*decisions: MetaDecision, now_s: float = 100.0):
-    return past_of(decisions, POLICIES, now_s, ban_s=240.0, span_s=3600.0)
+    return past_of(decisions, POLICIES, now_s, ban_s=240.0, span_s=3600.0, routers=("round-robin",))
 
 
 # -- what a restart takes over
@@ -57,10 +59,11 @@ def test_a_bypass_that_has_ended_does_not_come_back():
 
 def test_a_bypass_in_force_goes_on_from_when_it_was_last_in_force_and_back_to_what_it_put_aside():
     running = decided(5.0, "edf", "fcfs", changed=True, n_run=48)
-    seen = decided(10.0, "fcfs", "edf", bypass=True, changed=True, source="bypass", previous_n_run=48)
-    found = past(running, seen, decided(14.0, "fcfs", "edf", bypass=True, repeats="x", previous_n_run=48))
+    again: dict[str, Any] = {"previous_n_run": 48, "previous_router": "round-robin"}
+    seen = decided(10.0, "fcfs", "edf", bypass=True, changed=True, source="bypass", **again)
+    found = past(running, seen, decided(14.0, "fcfs", "edf", bypass=True, repeats="x", **again))
     assert found.bypass_s == 14.0
-    assert found.current == EDF.window(48)
+    assert found.current == EDF.window(48).routed("round-robin")
     assert found.switches == [5.0], "neither bypasses nor rollbacks are on the budget"
     # It puts back what was proven: neither the switch before it nor a decision that the stream has lost tells that.
     tried = decided(5.0, "edf", "edf", changed=True, n_run=8)

@@ -272,7 +272,7 @@ def test_where_the_router_goes_by_predictions_the_one_for_the_chosen_instance_is
     for one, scores in ((entry, by_prediction), (unknown, by_prediction), (entry, by_load)):
         traces.dispatched(Dispatch(entry=one, instance="i", reason="why", scores=scores), 1001.0)
     trace = known(traces.find("r1"))
-    told = trace_report(trace, traces, position=None, now_s=1006.0) | {"tenant_now": None}
+    told = trace_report(trace, traces, position=None, bound_to="", now_s=1006.0) | {"tenant_now": None}
     assert [one["alone_ms"] for one in told["attempts"]] == [1340.0, None, None]
     text = page(told)
     assert "scored backlog 0.50 x 0.8, alone 0.25 x 0.2; predicted 1340 ms there without load\n" in text

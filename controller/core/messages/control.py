@@ -78,8 +78,8 @@ class MetaDecision(Message, frozen=True, tag="decision"):
     """Meta's output A_t with parameters (meta -> gateway).
 
     Attributes:
-        previous: The policy that was active before. In a bypass: the one that returns after it, with the window `previous_n_run` and the
-            parameters `previous_parameters`, which are told of a bypass alone.
+        previous: The policy that was active before. In a bypass: the one that returns after it, with the window `previous_n_run`, the
+            router `previous_router` and the parameters `previous_parameters`, which are told of a bypass alone.
         decision_id: Unique id; the gateway's event names it when the decision is applied.
         parameters: Topology-specific parameters, validated by the policy (H-MAS C.1).
         bypass: Whether this is the emergency bypass: FCFS and unbounded knobs (C.2).
@@ -109,6 +109,7 @@ class MetaDecision(Message, frozen=True, tag="decision"):
     repeats: str = ""
     previous_parameters: dict[str, float] = field(default_factory=dict)
     previous_n_run: int = 0
+    previous_router: str = ""
     router: str = ""
 
 

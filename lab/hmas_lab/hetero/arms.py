@@ -78,7 +78,7 @@ ROUTERS = (
     DEFAULT_ROUTER,
 )
 FCFS, SHIPPED = {name: f"fcfs: {name}" for name in ROUTERS}, {name: f"h-mas: {name}" for name in ROUTERS}
-BOUND = {name: f"h-mas, bound at arrival: {name}" for name in ("round-robin", "workload-balanced", DEFAULT_ROUTER)}
+BOUND = {name: f"h-mas (bound at arrival): {name}" for name in ("round-robin", "workload-balanced", DEFAULT_ROUTER)}
 PRODUCT = SHIPPED[DEFAULT_ROUTER]
 ARMS: Mapping[str, Arm] = MappingProxyType(
     {
