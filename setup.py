@@ -27,6 +27,7 @@ SIMULATION = (
     "hmas/controller/routing/scorers/prefix.py",
     "hmas/controller/routing/scorers/session.py",
     "hmas/controller/scheduling/accounts.py",
+    "hmas/controller/scheduling/binding.py",
     "hmas/controller/scheduling/instances/kv_fence.py",
     "hmas/controller/scheduling/instances/likeness.py",
     "hmas/controller/scheduling/admission/assumed_targets.py",
