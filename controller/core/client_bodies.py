@@ -35,12 +35,13 @@ class Shape(StrEnum):
     TOOL_RESULT = "tool-result"
     PICTURE = "picture"
     JSON_SCHEMA = "json-schema"
+    HISTORY_2 = "history-2"
 
 
 _DATA: dict[str, Any] = texts()["bodies"]
 SYSTEM_SHARE = 0.5
 """Share of histories and of requests with tools that also have a system prompt."""
-EXCHANGES = {Shape.HISTORY_1: 1, Shape.HISTORY_4: 4, Shape.HISTORY_15: 15}
+EXCHANGES = {Shape.HISTORY_1: 1, Shape.HISTORY_2: 2, Shape.HISTORY_4: 4, Shape.HISTORY_15: 15}
 """Number of exchanges before the question."""
 
 

@@ -32,6 +32,7 @@ FORMS: Mapping[str, Form] = MappingProxyType(
     {
         "chat-1": Form(Shape.CHAT),
         "chat-3": Form(Shape.HISTORY_1),
+        "chat-5": Form(Shape.HISTORY_2),
         "chat-9": Form(Shape.HISTORY_4),
         "completion": Form(Shape.COMPLETION),
         "tools": Form(Shape.TOOLS),
@@ -40,9 +41,9 @@ FORMS: Mapping[str, Form] = MappingProxyType(
         "n-2": Form(Shape.CHAT, answers=2),
     }
 )
-"""By name: chats of one, three and nine messages, a plain prompt, a chat with tools, one with a system prompt of about 2,000 tokens, one
-whose answer is not streamed, one that asks for two answers. Most histories and tools also have a system prompt of a few sentences, which
-the name does not count."""
+"""By name: chats of one, three, five and nine messages, a plain prompt, a chat with tools, one with a system prompt of about 2,000 tokens,
+one whose answer is not streamed, one that asks for two answers. Most histories and tools also have a system prompt of a few sentences,
+which the name does not count."""
 
 
 class Terms(NamedTuple):

@@ -189,6 +189,7 @@ class LoadGenerator:
                 result.status = response.status
                 result.policy = response.headers.get("x-hmas-policy", "")
                 result.queue_ms = _number(response.headers.get("x-hmas-queue-ms"))
+                result.instance = response.headers.get("x-hmas-instance", "")
                 result.retry_after_s = _number(response.headers.get("retry-after"))
                 if response.status == 200 and not result.streamed:
                     answer = read_whole(await response.read())

@@ -31,7 +31,7 @@ class Result(msgspec.Struct, kw_only=True):
         answers: Number of requested answers to the prompt; `output_tokens` counts all of them.
         capped, declared: Whether the client sent `max_tokens`, and targets.
         retry_after_s: The Retry-After of a refusal; -1 if it has none.
-        policy, queue_ms: From the gateway's response headers, if it sends them.
+        policy, queue_ms, instance: From the gateway's response headers, if it sends them; the instance is the engine that answered.
         detail: Why it was not completed, as text.
     """
 
@@ -53,6 +53,7 @@ class Result(msgspec.Struct, kw_only=True):
     output_tokens: int = 0
     policy: str = ""
     queue_ms: float = -1.0
+    instance: str = ""
     detail: str = ""
     streamed: bool = True
     answers: int = 1

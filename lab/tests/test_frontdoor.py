@@ -20,7 +20,6 @@ from hmas.controller.config.derived import AGENT_NAMES, running_agents
 from hmas.controller.config.loader import load_config
 from hmas.controller.core.types import Slo, TaskType
 from hmas.controller.runtime.clock import SystemClock
-from hmas.loadgen.client_load import FORMS
 from hmas.loadgen.dataset import load_mixture
 from hmas.loadgen.results import Result
 from hmas.planning import StudyError
@@ -64,7 +63,7 @@ def test_every_cell_comes_equally_often_and_in_a_drawn_order():
     found = load().arrivals(0, rps=8.0, seconds=40.0)
     kinds: list[tuple[object, ...]] = [(a.kind, a.max_tokens > 0, a.declares) for a in found]
     whole = len(found) // 32 * 32
-    counts = [kinds[:whole].count(tuple(cell)) for cell in cells(tuple(FORMS))]
+    counts = [kinds[:whole].count(tuple(cell)) for cell in cells(FULL.forms)]
     assert counts == [whole // 32] * 32
     assert kinds[:32] != kinds[32:64]
     assert {a.slo.ttft_ms for a in found if a.declares} == {1000.0, 2000.0}

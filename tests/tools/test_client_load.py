@@ -39,6 +39,7 @@ def arrival(text="Why is the sky blue?", output=300):
     [
         ("chat-1", 1, False, 1, True),
         ("chat-3", 3, False, 1, True),
+        ("chat-5", 5, False, 1, True),
         ("chat-9", 9, False, 1, True),
         ("completion", 0, False, 1, True),
         ("tools", 1, True, 1, True),
@@ -61,7 +62,7 @@ def test_every_form_is_what_its_name_says(form, turns, tools, choices, stream):
 
 
 def test_all_forms_are_tried():
-    assert len(FORMS) == 8
+    assert len(FORMS) == 9
 
 
 def test_the_terms_are_the_client_s():

@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from hmas.controller.core.types import Slo
-from hmas.loadgen.client_load import FORMS, Past
+from hmas.loadgen.client_load import Past
 
 Engine = Literal["sim", "vllm"]
 
@@ -66,7 +66,7 @@ class DoorSettings(msgspec.Struct, frozen=True, kw_only=True):
     engine: Engine = "sim"
     engines: tuple[str, ...] = ("sim", "sim")
     seed: int = 1
-    forms: tuple[str, ...] = tuple(FORMS)
+    forms: tuple[str, ...] = ("chat-1", "chat-3", "chat-9", "completion", "tools", "system-2000", "not-streamed", "n-2")
     loads: tuple[float, ...] = (0.1, 0.5, 0.9, 1.3)
     seconds: float = 36.0
     repeats: int = 2
