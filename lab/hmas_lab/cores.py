@@ -1,7 +1,7 @@
-"""Keeps a measurement off the cores on which an engine computes."""
+"""Keeps a measurement off the cores on which an engine computes, and an engine on its own."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 
@@ -18,19 +18,27 @@ def beside(cores: str) -> Iterator[bool]:
     Yields:
         Whether there are other cores; if not, nothing changes.
     """
-    before = os.sched_getaffinity(0)
-    others = before - _numbers(cores)
+    others = os.sched_getaffinity(0) - core_numbers(cores)
     if not others:
         yield False
         return
-    os.sched_setaffinity(0, others)
-    try:
+    with only_on(others):
         yield True
+
+
+@contextmanager
+def only_on(cores: Collection[int]) -> Iterator[None]:
+    """Runs this process, and processes that it starts meanwhile, on these cores alone until the block ends."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
     finally:
         os.sched_setaffinity(0, before)
 
 
-def _numbers(cores: str) -> set[int]:
+def core_numbers(cores: str) -> set[int]:
+    """The cores that a text in the format of VLLM_CPU_OMP_THREADS_BIND names."""
     found: set[int] = set()
     for part in cores.replace("|", ",").split(","):
         first, _, last = part.partition("-")

@@ -1,16 +1,20 @@
-"""A real vLLM on this machine's CPU as the engine of a comparison: its process, and its readiness."""
+"""A real vLLM on this machine's CPU as the engine of a comparison, or several: their processes, and their readiness."""
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
+from typing import Annotated
 
 import aiohttp
 import msgspec
+from msgspec import Meta
 
 from hmas.controller.runtime.ports import free_port
 from hmas.demo.site import DemoBroken
+from hmas_lab.cores import core_numbers, only_on
+from hmas_lab.throttle import throttled
 
 READY_S = 240.0
 STOP_S = 20.0
@@ -27,6 +31,8 @@ class VllmServer(msgspec.Struct, frozen=True, kw_only=True):
         kv_cache_bytes: Size of its KV cache.
         cores: Cores its worker computes on, as VLLM_CPU_OMP_THREADS_BIND takes them. One by default: worker threads wait for each other at
             every step, so a second one that shares its core with the gateway or the load generator makes all of them slow.
+        pinned: Whether all of it stays on these cores, its front end too, and not the worker alone.
+        share: Of the time in which it may run once it is ready; below 1 it is stopped and continued in turn (`hmas_lab.throttle`).
         flags: Further words of its command line.
     """
 
@@ -37,6 +43,8 @@ class VllmServer(msgspec.Struct, frozen=True, kw_only=True):
     max_num_batched_tokens: int = 2048
     kv_cache_bytes: int = 256 << 20
     cores: str = "0"
+    pinned: bool = False
+    share: Annotated[float, Meta(gt=0, le=1)] = 1.0
     flags: tuple[str, ...] = ()
 
     def command(self, port: int, model_name: str) -> list[str]:
@@ -80,14 +88,32 @@ async def running_vllm(server: VllmServer, folder: Path, model_name: str) -> Asy
         "VLLM_CPU_OMP_THREADS_BIND": server.cores,
     }
     with log.open("wb") as output:
-        process = await asyncio.create_subprocess_exec(
-            *server.command(port, model_name), stdout=output, stderr=output, env=environment, cwd=folder, start_new_session=True
-        )
+        with only_on(core_numbers(server.cores)) if server.pinned else nullcontext():
+            process = await asyncio.create_subprocess_exec(
+                *server.command(port, model_name), stdout=output, stderr=output, env=environment, cwd=folder, start_new_session=True
+            )
         try:
             await until_answered(f"{url}/health", process, log)
-            yield url
+            async with throttled(process.pid, server.share) if server.share < 1.0 else nullcontext():
+                yield url
         finally:
             await stop(process)
+
+
+@asynccontextmanager
+async def running_each(servers: Mapping[str, VllmServer], folder: Path, model_name: str) -> AsyncIterator[dict[str, str]]:
+    """Starts several, one after another, each with a folder of its own name for its log; yields their addresses by name, stops them.
+
+    Raises:
+        DemoBroken: One does not start.
+    """
+    async with AsyncExitStack() as exits:
+        urls = {}
+        for name, server in servers.items():
+            place = folder / name
+            place.mkdir(parents=True, exist_ok=True)
+            urls[name] = await exits.enter_async_context(running_vllm(server, place, model_name))
+        yield urls
 
 
 async def until_answered(url: str, process: asyncio.subprocess.Process, log: Path, within_s: float = READY_S) -> None:

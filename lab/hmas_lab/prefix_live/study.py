@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from statistics import fmean, quantiles
 from typing import Annotated, Any, NamedTuple
@@ -16,7 +16,7 @@ from hmas_lab.prefix_live.chats import Chats
 from hmas_lab.prefix_live.fronts import FRONTS, EngineAt, running_front, there
 from hmas_lab.prefix_live.users import ANSWER_TOKENS, TPOT_MS, TTFT_MS, Turn, Users
 from hmas_lab.result_files import VERSION
-from hmas_lab.vllm_engine import VllmServer, running_vllm
+from hmas_lab.vllm_engine import VllmServer, running_each
 
 MODEL = "smollm2"
 KV_BYTES = 1 << 30
@@ -49,25 +49,19 @@ async def engines_with_caches(python: Path, model: Path, folder: Path) -> AsyncI
     Raises:
         DemoBroken: One does not start.
     """
-    async with AsyncExitStack() as exits:
-        found = []
-        for core in (0, 1):
-            events, replay = (f"tcp://127.0.0.1:{free_port()}" for _ in range(2))
-            publisher = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": events.replace("127.0.0.1", "*")}
-            publisher |= {"replay_endpoint": replay.replace("127.0.0.1", "*"), "topic": "kv-events"}
-            flags = (
-                "--enable-prefix-caching",
-                "--enable-prompt-tokens-details",
-                "--kv-events-config",
-                msgspec.json.encode(publisher).decode(),
-            )
-            server = VllmServer(
-                python=python, model=model, max_model_len=MAX_MODEL_LEN, kv_cache_bytes=KV_BYTES, cores=str(core), flags=flags
-            )
-            place = folder / f"vllm-{core}"
-            place.mkdir(parents=True, exist_ok=True)
-            found.append(EngineAt(await exits.enter_async_context(running_vllm(server, place, MODEL)), events, replay))
-        yield found
+    servers, ports = {}, {}
+    for core in (0, 1):
+        events, replay = (f"tcp://127.0.0.1:{free_port()}" for _ in range(2))
+        publisher = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": events.replace("127.0.0.1", "*")}
+        publisher |= {"replay_endpoint": replay.replace("127.0.0.1", "*"), "topic": "kv-events"}
+        flags = ("--enable-prefix-caching", "--enable-prompt-tokens-details", "--kv-events-config", msgspec.json.encode(publisher).decode())
+        name = f"vllm-{core}"
+        ports[name] = (events, replay)
+        servers[name] = VllmServer(
+            python=python, model=model, max_model_len=MAX_MODEL_LEN, kv_cache_bytes=KV_BYTES, cores=str(core), flags=flags
+        )
+    async with running_each(servers, folder, MODEL) as urls:
+        yield [EngineAt(url, *ports[name]) for name, url in urls.items()]
 
 
 class Site(NamedTuple):
