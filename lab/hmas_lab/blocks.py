@@ -122,25 +122,55 @@ async def all_on_vllm(
         DemoBroken: Something did not come up.
     """
 
-    def document() -> dict[str, Any]:
-        known = {
+    def known() -> dict[str, Any]:
+        return {
             "elapsed_s": round(reporter.elapsed_s, 1),
-            "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "system": platform.system()},
+            "machine": machine(),
             "engine": {"kind": "vllm", "command": server.command(0, model)[1:]},
             **about,
         }
-        return study.document(ground, made, known)
 
     reporter.phase(STARTING)
     async with running_vllm(server, site.folder, model) as url:
         site.engines["vllm-1"] = url
-        ground = await study.ground()
-        on_ground(ground)
-        made: list[dict[str, Any]] = []
-        for number in range(blocks):
-            made.append(await study.block(number, ground))
-            on_block(document())
-    return document()
+        return await all_blocks(study, blocks, known, on_ground=on_ground, on_block=on_block)
+
+
+async def all_blocks(
+    study: Blocks[Ground],
+    blocks: int,
+    about: Callable[[], dict[str, Any]],
+    *,
+    on_ground: Callable[[Ground], None],
+    on_block: Callable[[dict[str, Any]], None],
+) -> dict[str, Any]:
+    """Makes all blocks of a comparison whose engines run.
+
+    Args:
+        study: The comparison.
+        blocks: How many.
+        about: What the caller knows of machine and engine, asked for each document.
+        on_ground: Given what was measured, before the first block.
+        on_block: Given the document after every block.
+
+    Returns:
+        The last document.
+
+    Raises:
+        DemoBroken: Something did not come up.
+    """
+    ground = await study.ground()
+    on_ground(ground)
+    made: list[dict[str, Any]] = []
+    for number in range(blocks):
+        made.append(await study.block(number, ground))
+        on_block(study.document(ground, made, about()))
+    return study.document(ground, made, about())
+
+
+def machine() -> dict[str, Any]:
+    """What a document says of the machine."""
+    return {"cpus": os.cpu_count(), "python": platform.python_version(), "system": platform.system()}
 
 
 def broken(blocks: Sequence[Mapping[str, Any]]) -> list[str]:

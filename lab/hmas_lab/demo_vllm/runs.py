@@ -15,6 +15,7 @@ from hmas.demo.site import EVERYBODY, DemoBroken, Site
 from hmas.loadgen.process import Progress
 from hmas.loadgen.workload import Arrival
 from hmas_lab.demo_vllm.settings import FieldSettings
+from hmas_lab.spoilt import rejected, until_quiet
 
 BACKLOG_DRAIN_S = 120.0
 
@@ -121,13 +122,14 @@ class FieldRuns:
         Returns:
             All that were made: every one but the last is spoilt, and the last one is where `noisy` says so.
         """
-        made: list[LiveRun] = []
-        for _ in range((self._settings.retries if repeats is None else repeats) + 1):
-            made.append(await self._execute(variant, arrivals, span, agents=agents))
-            if not made[-1].noisy:
-                break
-            self._say(f"{variant.name}: rejected, the clock stood still for {made[-1].stood_still_s:.2f} s")
-        return made
+
+        def spoilt(run: LiveRun) -> bool:
+            if run.noisy:
+                self._say(rejected(variant.name, run.stood_still_s))
+            return run.noisy
+
+        most = self._settings.retries if repeats is None else repeats
+        return await until_quiet(lambda: self._execute(variant, arrivals, span, agents=agents), spoilt, most)
 
 
 def smoothed(points: Sequence[CapPoint]) -> list[CapPoint]:

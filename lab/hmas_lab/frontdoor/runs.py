@@ -43,8 +43,11 @@ class Runs:
         self._folder = folder
         self._say = say
 
-    async def capacity(self) -> list[CapacityPoint]:
+    async def capacity(self, ramp: tuple[float, float] | None = None) -> list[CapacityPoint]:
         """Good requests per second through pass-through, under a load that rises beyond what the engines serve.
+
+        Args:
+            ramp: The rates between which it rises; default: those of the settings over the stretch of the targets.
 
         Raises:
             StudyError: The stack did not come up.
@@ -53,7 +56,7 @@ class Runs:
         async with running_arm(arm_of(PASS), self._engines, folder) as stack:
             if self._settings.headroom:
                 await self._stretch(stack, folder)
-            low, high = (rate / self._load.stretch for rate in self._settings.ramp)
+            low, high = ramp or [rate / self._load.stretch for rate in self._settings.ramp]
             arrivals = self._load.ramp(low, high, self._settings.ramp_s)
             results, _ = await self._send(stack, arrivals, folder, drain_s=CAPACITY_DRAIN_S)
         points = capacity_points(results)
