@@ -15,7 +15,7 @@ COMPILED := build/compiled
 # Python keeps what it has compiled, whatever the environment says: else each worker and each process of a test compiles every source anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-mqtt test-long test-lab test-install test-clients setup-clients lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler setup-train test-train eval-agents eval-pretrained bench-agents bench-qos ablate-agents lab-hmas lab-paper-preset lab-heteroserve lab-prefix lab-prefix-live lab-traces lab-live lab-statera bench-twin bench-bad-requests bench-outside bench-frontdoor bench-frontdoor-quick bench-tenants setup-smollm2 lab-intents abuse
+.PHONY: help demo test test-mqtt test-long test-lab test-install test-clients setup-clients lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler setup-train test-train eval-agents eval-pretrained bench-agents bench-qos ablate-agents lab-hmas lab-paper-preset lab-heteroserve lab-prefix lab-prefix-live lab-unequal lab-traces lab-live lab-statera bench-twin bench-bad-requests bench-outside bench-frontdoor bench-frontdoor-quick bench-tenants setup-smollm2 lab-intents abuse
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s $$'\t'
@@ -326,6 +326,10 @@ lab-traces: $(VENV)/.core  ## what the recorded traces are like (HMAS_DATA_DIR):
 lab-prefix-live: $(VENV)/.core $(VLLM_VENV)/.ready setup-smollm2 setup-peers  ## the same live: two real vLLM behind those routers; writes build/lab/prefix-live.json and docs/results-prefix.md (half an hour on a quiet machine)
 	$(BIN)/hmas-lab prefix-live
 	$(BIN)/hmas-lab prefix-live --page docs/results-prefix.md
+
+lab-unequal: $(VENV)/.core $(VLLM_VENV)/.ready build/smollm2/.ready  ## the product's routers live on two real vLLM, one of which is slow; writes build/lab/unequal.json and docs/results-unequal.md (an hour and a half on a quiet machine)
+	$(BIN)/hmas-lab unequal
+	$(BIN)/hmas-lab unequal --page docs/results-unequal.md
 
 lab-prefix: $(COMPILED)/.ready  ## prefix caches of a fleet under the product's routers and those of other gateways, in simulation (HMAS_DATA_DIR for Mooncake's trace); writes build/lab/prefix.json and docs/results-prefix.md (ten minutes on one core)
 	OMP_NUM_THREADS=1 PYTHONPATH=$(COMPILED) $(BIN)/python -P -m hmas_lab prefix

@@ -31,6 +31,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "intents": ("hmas_lab.intents.cli:intents", "A hundred intentions of operators in words: what a language model makes of them."),
         "prefix": ("hmas_lab.prefix.cli:prefix", "Prefix caches of a fleet: the product's routers beside those of other gateways."),
         "prefix-live": ("hmas_lab.prefix_live.cli:prefix_live", "The same live: two real vLLM behind those routers."),
+        "unequal": ("hmas_lab.unequal.cli:unequal", "Routers on two real vLLM, one of which is slow, through the front door."),
         "traces": ("hmas_lab.traces.cli:traces", "What the recorded traces are like: bursts, drift, lengths, slow changes, targets."),
         "heteroserve": ("hmas_lab.hetero.cli:heteroserve", "HeteroServe's evaluation: its dispatchers beside the product's routers."),
     }

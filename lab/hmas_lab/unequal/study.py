@@ -1,0 +1,157 @@
+"""The study: speeds and capacity first, then blocks in which every router gets the same requests, in an order that is drawn for it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hmas_lab.blocks import drawn_order
+from hmas_lab.compare import plain
+from hmas_lab.frontdoor.arms import Arm
+from hmas_lab.frontdoor.capacity import CapacityPoint
+from hmas_lab.frontdoor.load import DoorLoad
+from hmas_lab.frontdoor.runs import Run, Runs, most_good_rps
+from hmas_lab.frontdoor.settings import TARGETS, TIGHTER, DoorSettings
+from hmas_lab.result_files import VERSION
+from hmas_lab.spoilt import rejected, until_quiet
+from hmas_lab.unequal.figures import row_of, summary
+from hmas_lab.unequal.settings import FAST, OURS, ROUTERS, SLOW, Settings
+from hmas_lab.unequal.speeds import Speed, ratio, speed_of
+
+ASKED = 5
+"""Prompts by which a speed is measured."""
+RAMP_LOW, RAMP_HIGH = 12.0, 150.0
+"""Rates between which the load rises while an engine's capacity is measured: requests/s times the ms of a token of a request alone."""
+
+
+class Ground(msgspec.Struct, frozen=True, kw_only=True):
+    """What is measured before the first block, by engine: speeds and capacity, and the stretch of all targets that follows."""
+
+    speeds: dict[str, Speed]
+    stretch: float
+    points: dict[str, list[CapacityPoint]]
+    capacity_rps: dict[str, float]
+
+    @property
+    def together_rps(self) -> float:
+        """Good requests per second of both engines."""
+        return sum(self.capacity_rps.values())
+
+
+class Unequal:
+    """The blocks on two engines that run.
+
+    Args:
+        settings: What is run. `door`: what is asked of which kind of engine, and how capacity is measured.
+        load: Where requests come from. `prompts`: for the speeds.
+        urls: Addresses of the engines by name. `model`: which they serve.
+        folder: Plans, results and logs lie here.
+        say: Takes a line for whoever watches.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        door: DoorSettings,
+        load: DoorLoad,
+        *,
+        prompts: Sequence[str],
+        urls: Mapping[str, str],
+        model: str,
+        folder: Path,
+        say: Callable[[str], None],
+    ) -> None:
+        self._settings = settings
+        self._door = door
+        self._load = load
+        self._prompts = prompts[:ASKED]
+        self._urls = urls
+        self._model = model
+        self._folder = folder
+        self._say = say
+
+    async def ground(self) -> Ground:
+        """Measures both engines alone.
+
+        The capacity of both together is the sum: no router has a part in it.
+
+        Raises:
+            StudyError: An engine does not answer, or the product does not come up.
+        """
+        speeds = await self._speeds()
+        self._load.stretch = max(1.0, round(self._settings.headroom * speeds[SLOW].token_ms / TIGHTER.tpot_ms, 1))
+        self._say(f"all targets are stretched by {self._load.stretch:g}")
+        points, capacity = {}, {}
+        for name, url in self._urls.items():
+            runs = Runs(self._door, self._load, (f"{self._door.engine}={url}",), self._folder / name, self._say)
+            points[name] = await runs.capacity((RAMP_LOW / speeds[name].token_ms, RAMP_HIGH / speeds[name].token_ms))
+            capacity[name] = most_good_rps(points[name])
+            self._say(f"capacity of the {name} engine: {capacity[name]:.2f} good requests/s")
+        return Ground(speeds=speeds, stretch=self._load.stretch, points=points, capacity_rps=capacity)
+
+    async def block(self, number: int, ground: Ground) -> dict[str, Any]:
+        """Every load under every router, and the engines' speeds before."""
+        settings = self._settings
+        speeds = await self._speeds()
+        parts = []
+        for place, load in enumerate(settings.loads):
+            drawn = number * len(settings.loads) + place
+            arrivals = self._load.arrivals(drawn, rps=load * ground.together_rps, seconds=settings.seconds)
+            order = drawn_order(ROUTERS, seed=settings.seed, number=drawn)
+            kept: dict[str, Any] = {}
+            spoilt: dict[str, int] = {}
+            for name in order:
+                label = f"block-{number + 1}-load-{load:g}-{name}"
+                made = await self._tries(label, self._arm(name), arrivals)
+                spoilt[name] = sum(summary.noisy for _, summary in made)
+                results, last = made[-1]
+                if not last.noisy:
+                    never_ms = 1000.0 * (settings.seconds + self._door.drain_s)
+                    row = row_of(results, warmup_s=settings.warmup_s, never_ms=never_ms)
+                    kept[name] = plain(row)
+                    self._say(
+                        f"{label}: {row.good} good of {row.sent}, TTFT p50 {row.ttft_ms_p50:.0f} ms, p95 {row.ttft_ms_p95:.0f} ms, "
+                        f"{row.to_fast:.0%} on the fast engine"
+                    )
+            parts.append({"load": load, "order": order, "runs": kept, "rejected": {name: count for name, count in spoilt.items() if count}})
+        return {"number": number + 1, "speeds": plain(speeds), "ratio": round(ratio(speeds[FAST], speeds[SLOW]), 3), "loads": parts}
+
+    def document(self, ground: Ground, blocks: list[dict[str, Any]], about: dict[str, Any]) -> dict[str, Any]:
+        """Everything so far."""
+        settings = self._settings
+        return {
+            "version": VERSION,
+            "settings": msgspec.to_builtins(settings) | {"warmup_s": settings.warmup_s, "drain_s": self._door.drain_s},
+            **about,
+            "complete": len(blocks) == settings.blocks,
+            "speeds": plain(ground.speeds),
+            "ratio": round(ratio(ground.speeds[FAST], ground.speeds[SLOW]), 3),
+            "stretch": ground.stretch,
+            "targets_ms": [[slo.ttft_ms * ground.stretch, slo.tpot_ms * ground.stretch] for slo in (TARGETS, TIGHTER)],
+            "capacity": plain(ground.points),
+            "capacity_rps": plain(ground.capacity_rps),
+            "blocks": blocks,
+            "summary": summary(blocks, settings.loads, ROUTERS),
+        }
+
+    async def _speeds(self) -> dict[str, Speed]:
+        speeds = {name: await speed_of(url, self._model, self._prompts) for name, url in self._urls.items()}
+        words = ", ".join(f"{name} {one.first_ms:.0f} ms and {one.token_ms:.1f} ms" for name, one in speeds.items())
+        self._say(f"first token and each after it of a request alone: {words}; ratio {ratio(speeds[FAST], speeds[SLOW]):.2f}")
+        return speeds
+
+    def _arm(self, router: str) -> Arm:
+        engines = [{"name": name, "kind": self._door.engine, "url": url} for name, url in self._urls.items()]
+        # The product's own router is what it comes with: nothing is set.
+        return Arm(config={"engines": engines} | ({} if router == OURS else {"scheduler": {"routing": router}}))
+
+    async def _tries(self, label: str, arm: Arm, arrivals: Sequence[Any]) -> list[Run]:
+        runs = Runs(self._door, self._load, (), self._folder, self._say)
+
+        def spoilt(run: Run) -> bool:
+            if run[1].noisy:
+                self._say(rejected(label, run[1].max_gap_s))
+            return run[1].noisy
+
+        return await until_quiet(lambda: runs.one(arm, label, arrivals), spoilt, self._settings.retries)
