@@ -71,6 +71,13 @@ async def hmas_up(
             await _stop(process)
 
 
+def cancel_on_sigterm() -> None:
+    """Makes SIGTERM cancel the running task. Stacks and engines are processes of their own: what ends this one must end them too."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+
+
 def _prepared(folder: Path, config: Mapping[str, Any]) -> tuple[dict[str, str], Path]:
     """Environment and log of a stack; its configuration lies in the folder."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,6 @@
 """`hmas-lab frontdoor`: what clients really send, through the product and through the same gateway with nothing switched on."""
 
 import asyncio
-import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ import msgspec
 from hmas.cli.output import EXIT_FAILED, complain, hint, json_option, say, say_json, table
 from hmas.controller.runtime.clock import SystemClock
 from hmas.loadgen.dataset import load_mixture
+from hmas_lab.as_it_comes import cancel_on_sigterm
 from hmas_lab.frontdoor.load import DoorLoad
 from hmas_lab.frontdoor.measurement import Measurement
 from hmas_lab.frontdoor.runs import Runs
@@ -114,10 +114,7 @@ def kind_of(settings: DoorSettings, options: dict[str, Any]) -> str:
 
 
 async def _measure(settings: DoorSettings, options: dict[str, Any], out: Path) -> dict[str, Any]:
-    task = asyncio.current_task()
-    assert task is not None
-    # Stacks and engines are processes of their own: what ends this one must end them too.
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    cancel_on_sigterm()
     folder = data_dir()
     hint(f"prompts from {folder or 'datasets/'}")
     questions = read_questions(folder, max_prompt=settings.max_prompt, max_output=settings.max_output)

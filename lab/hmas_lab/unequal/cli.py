@@ -10,6 +10,7 @@ import click
 from hmas.cli.output import duration_words, hint, json_option, say, say_json, table
 from hmas.controller.core.errors import ConfigError
 from hmas.loadgen.dataset import load_mixture
+from hmas_lab.as_it_comes import cancel_on_sigterm
 from hmas_lab.blocks import all_blocks, machine
 from hmas_lab.cores import only_on
 from hmas_lab.frontdoor.load import DoorLoad
@@ -56,7 +57,10 @@ def unequal(*, vllm_python: Path, model: Path, loads: str, page: Path | None, ou
     settings = Settings(**options, loads=read_loads(loads))
     runs = settings.blocks * len(settings.loads) * len(ROUTERS)
     hint(f"about {duration_words(BEFORE_S + runs * (settings.seconds + BETWEEN_S))}: {runs} runs")
-    document = measure(settings, vllm_python, model, out)
+    try:
+        document = measure(settings, vllm_python, model, out)
+    except asyncio.CancelledError:
+        raise click.Abort from None
     hint(f"written to {out / KIND}.json")
     if as_json:
         say_json(document)
@@ -89,6 +93,7 @@ def measure(settings: Settings, python: Path, model: Path, out: Path) -> dict[st
         return {"machine": machine(), "prompts": "public data" if data_dir() else "datasets/", "engines": commands}
 
     async def measured() -> dict[str, Any]:
+        cancel_on_sigterm()
         async with running_each(servers, folder, MODEL) as urls:
             texts = [one.text for one in questions]
             study = Unequal(settings, door, load, prompts=texts, urls=urls, model=MODEL, folder=folder, say=hint)

@@ -14,6 +14,9 @@ OURS = DEFAULT_ROUTER
 ROUTERS = ("round-robin", "least-loaded", "latency-aware", OURS)
 MODEL = "smollm2"
 MAX_MODEL_LEN = 1024
+DRAIN_S = 180.0
+"""How long answers are waited for after the last arrival; an answer of 700 tokens takes that on the slow engine."""
+SHORTEST_RAMP_S = 40.0
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +46,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def door_settings(settings: Settings) -> DoorSettings:
-    """Requests and capacity as the front door's study has them on a real vLLM, with chats of one, three and five messages only."""
+    """Requests as the front door's study has them on a real vLLM, but only chats of one, three and five messages."""
     return msgspec.structs.replace(
-        VLLM, engines=(), seed=settings.seed, forms=("chat-1", "chat-3", "chat-5"), seconds=settings.seconds, headroom=0.0, at_once=1
+        VLLM,
+        engines=(),
+        seed=settings.seed,
+        forms=("chat-1", "chat-3", "chat-5"),
+        seconds=settings.seconds,
+        # Short runs are for a look; they need no longer a capacity.
+        ramp_s=min(VLLM.ramp_s, max(SHORTEST_RAMP_S, VLLM.ramp_s * settings.seconds / 60.0)),
+        headroom=0.0,
+        drain_s=DRAIN_S,
     )

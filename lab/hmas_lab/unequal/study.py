@@ -11,7 +11,7 @@ from hmas_lab.compare import plain
 from hmas_lab.frontdoor.arms import Arm
 from hmas_lab.frontdoor.capacity import CapacityPoint
 from hmas_lab.frontdoor.load import DoorLoad
-from hmas_lab.frontdoor.runs import Run, Runs, most_good_rps
+from hmas_lab.frontdoor.runs import Ramp, Run, Runs, most_good_rps
 from hmas_lab.frontdoor.settings import TARGETS, TIGHTER, DoorSettings
 from hmas_lab.result_files import VERSION
 from hmas_lab.spoilt import rejected, until_quiet
@@ -19,10 +19,12 @@ from hmas_lab.unequal.figures import row_of, summary
 from hmas_lab.unequal.settings import FAST, OURS, ROUTERS, SLOW, Settings
 from hmas_lab.unequal.speeds import Speed, ratio, speed_of
 
-ASKED = 5
+ASKED = 3
 """Prompts by which a speed is measured."""
 RAMP_LOW, RAMP_HIGH = 12.0, 150.0
 """Rates between which the load rises while an engine's capacity is measured: requests/s times the ms of a token of a request alone."""
+RAMP_LONGER, RAMP_DRAIN_S = {FAST: 1.0, SLOW: 2.0}, 60.0
+"""The slow engine's load rises for longer, so that more than a handful of requests tell its capacity; and it takes longer for the last."""
 
 
 class Ground(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,8 +87,11 @@ class Unequal:
         points, capacity = {}, {}
         for name, url in self._urls.items():
             runs = Runs(self._door, self._load, (f"{self._door.engine}={url}",), self._folder / name, self._say)
-            points[name] = await runs.capacity((RAMP_LOW / speeds[name].token_ms, RAMP_HIGH / speeds[name].token_ms))
-            capacity[name] = most_good_rps(points[name])
+            longer, token_ms = RAMP_LONGER[name], speeds[name].token_ms
+            rise = Ramp(RAMP_LOW / token_ms, RAMP_HIGH / token_ms, self._door.ramp_s * longer, RAMP_DRAIN_S * longer)
+            points[name] = await runs.capacity(rise)
+            # The slow engine may have next to none: its targets are close to what it can do for a request alone.
+            capacity[name] = most_good_rps(points[name]) if name == FAST else max((one.good_rps for one in points[name]), default=0.0)
             self._say(f"capacity of the {name} engine: {capacity[name]:.2f} good requests/s")
         return Ground(speeds=speeds, stretch=self._load.stretch, points=points, capacity_rps=capacity)
 
