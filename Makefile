@@ -327,7 +327,7 @@ lab-prefix-live: $(VENV)/.core $(VLLM_VENV)/.ready setup-smollm2 setup-peers  ##
 	$(BIN)/hmas-lab prefix-live
 	$(BIN)/hmas-lab prefix-live --page docs/results-prefix.md
 
-lab-unequal: $(VENV)/.core $(VLLM_VENV)/.ready build/smollm2/.ready  ## the product's routers live on two real vLLM, one of which is slow (HMAS_DATA_DIR for real prompts); writes build/lab/unequal.json and docs/results-unequal.md (an hour and a half on a quiet machine)
+lab-unequal: $(VENV)/.core $(VLLM_VENV)/.ready build/smollm2/.ready  ## the product's routers live on two real vLLM, one of which is slow (HMAS_DATA_DIR for real prompts); writes build/lab/unequal.json and docs/results-unequal.md (two hours on a quiet machine)
 	$(BIN)/hmas-lab unequal
 	$(BIN)/hmas-lab unequal --page docs/results-unequal.md
 

@@ -275,6 +275,8 @@ async def test_a_small_study_on_embedded_engines(tmp_path):
         )
         ground = await study.ground()
         made = await study.block(0, ground)
+        with pytest.raises(StudyError, match=r"at load 0.5 \(0.00 requests/s\) no request is scored in 8 s; use more --seconds"):
+            await study.block(0, msgspec.structs.replace(ground, capacity_rps={FAST: 1e-6, SLOW: 0.0}))
     assert 2.0 < made["ratio"] < 4.5
     assert ground.capacity_rps[FAST] > ground.capacity_rps[SLOW]
     (part,) = made["loads"]

@@ -35,7 +35,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     seconds: Annotated[float, Meta(ge=8, le=600)] = 60.0
     loads: tuple[float, ...] = (0.5, 0.9)
     share: Annotated[float, Meta(gt=0, lt=1)] = 0.33
-    headroom: Annotated[float, Meta(ge=1)] = 1.5
+    headroom: Annotated[float, Meta(ge=1)] = 2.0
     retries: Annotated[int, Meta(ge=0, le=5)] = 2
     seed: int = 1
 

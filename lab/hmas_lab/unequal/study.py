@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from hmas.planning import StudyError
 from hmas_lab.blocks import drawn_order
 from hmas_lab.compare import plain
 from hmas_lab.frontdoor.arms import Arm
@@ -23,8 +24,8 @@ ASKED = 3
 """Prompts by which a speed is measured."""
 RAMP_LOW, RAMP_HIGH = 12.0, 150.0
 """Rates between which the load rises while an engine's capacity is measured: requests/s times the ms of a token of a request alone."""
-RAMP_LONGER, RAMP_DRAIN_S = {FAST: 1.0, SLOW: 2.0}, 60.0
-"""The slow engine's load rises for longer, so that more than a handful of requests tell its capacity; and it takes longer for the last."""
+RAMP_LONGER = {FAST: 1.0, SLOW: 2.0}
+"""The slow engine's load rises for longer, so that more than a handful of requests tell its capacity."""
 
 
 class Ground(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,8 +88,9 @@ class Unequal:
         points, capacity = {}, {}
         for name, url in self._urls.items():
             runs = Runs(self._door, self._load, (f"{self._door.engine}={url}",), self._folder / name, self._say)
-            longer, token_ms = RAMP_LONGER[name], speeds[name].token_ms
-            rise = Ramp(RAMP_LOW / token_ms, RAMP_HIGH / token_ms, self._door.ramp_s * longer, RAMP_DRAIN_S * longer)
+            token_ms = speeds[name].token_ms
+            # As long as in a run: what is cut off there is not good here either, however well it was served.
+            rise = Ramp(RAMP_LOW / token_ms, RAMP_HIGH / token_ms, self._door.ramp_s * RAMP_LONGER[name], self._door.drain_s)
             points[name] = await runs.capacity(rise)
             # The slow engine may have next to none: its targets are close to what it can do for a request alone.
             capacity[name] = most_good_rps(points[name]) if name == FAST else max((one.good_rps for one in points[name]), default=0.0)
@@ -96,13 +98,22 @@ class Unequal:
         return Ground(speeds=speeds, stretch=self._load.stretch, points=points, capacity_rps=capacity)
 
     async def block(self, number: int, ground: Ground) -> dict[str, Any]:
-        """Every load under every router, and the engines' speeds before."""
+        """Every load under every router, and the engines' speeds before.
+
+        Raises:
+            StudyError: An engine does not answer, the product does not come up, or so few requests arrive that none is scored.
+        """
         settings = self._settings
         speeds = await self._speeds()
         parts = []
         for place, load in enumerate(settings.loads):
             drawn = number * len(settings.loads) + place
             arrivals = self._load.arrivals(drawn, rps=load * ground.together_rps, seconds=settings.seconds)
+            if not arrivals or arrivals[-1].at_s < settings.warmup_s:
+                rate = load * ground.together_rps
+                raise StudyError(
+                    f"at load {load:g} ({rate:.2f} requests/s) no request is scored in {settings.seconds:g} s; use more --seconds"
+                )
             order = drawn_order(ROUTERS, seed=settings.seed, number=drawn)
             kept: dict[str, Any] = {}
             spoilt: dict[str, int] = {}
