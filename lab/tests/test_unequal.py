@@ -17,7 +17,7 @@ from hmas_lab.throttle import PERIOD_S, Turns, throttled
 from hmas_lab.unequal.figures import Row, row_of, summary
 from hmas_lab.unequal.page import body
 from hmas_lab.unequal.settings import FAST, OURS, ROUTERS, SLOW, Settings, door_settings
-from hmas_lab.unequal.speeds import TOKENS, Speed, ratio, speed_of
+from hmas_lab.unequal.speeds import TOKENS, Speed, check_alive, ratio, speed_of
 from hmas_lab.unequal.study import Unequal
 
 from hmas.controller.core.types import Slo, TaskType
@@ -132,6 +132,8 @@ async def test_speeds_are_of_the_first_token_and_of_each_after_it():
     assert 1.5 < found.token_ms < 8.0
     with pytest.raises(StudyError, match="does not answer while its speed is measured: Client"):
         await speed_of(url, "m", ["one"])
+    with pytest.raises(StudyError, match="the slow engine has ended under a run"):
+        await check_alive({SLOW: url})
 
 
 def test_the_ratio_is_that_of_whole_answers():
@@ -253,7 +255,7 @@ def test_requests_are_chats_of_one_three_and_five_messages_in_equal_parts():
 async def test_a_small_study_on_embedded_engines(tmp_path):
     settings = Settings(blocks=1, seconds=8.0, loads=(0.5,), retries=0)
     door = msgspec.structs.replace(
-        door_settings(settings), engine="sim", cap=30, max_prompt=100, max_output=40, ramp_s=8.0, drain_s=20.0,
+        door_settings(settings), engine="sim", cap=30, max_prompt=100, max_output=40, drain_s=20.0,
     )  # fmt: skip
     questions = read_questions(None, max_prompt=door.max_prompt, max_output=door.max_output)
     told: list[str] = []

@@ -7,8 +7,6 @@ import msgspec
 from hmas.loadgen.results import Result, is_good
 
 STRETCHES = 10
-LEAST_IN_STRETCH = 4
-"""Requests; where there are too few for that, there are fewer stretches: two or three requests at a time are good or not by chance."""
 UNCOUNTED = 3
 """Stretches at the end that are not looked at: less and less arrives after their requests, which so fare better than at their rate."""
 
@@ -35,9 +33,8 @@ def capacity_points(results: Sequence[Result], stretches: int = STRETCHES) -> li
 
     Args:
         results: Of the rising load, in order of arrival.
-        stretches: Into how many equal parts the requests are cut at most.
+        stretches: Into how many equal parts the requests are cut.
     """
-    stretches = min(stretches, max(UNCOUNTED + 1, len(results) // LEAST_IN_STRETCH))
     points = []
     for number in range(stretches - UNCOUNTED):
         first, last = (len(results) * place // stretches for place in (number, number + 1))

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from hmas.loadgen.process import LoadSpec, Progress, run_process, write_plan
 from hmas.loadgen.results import Result, RunSummary, read_results
@@ -25,21 +25,6 @@ ALONE, ALONE_EVERY_S = 8, 4.0
 Run = tuple[list[Result], RunSummary]
 
 
-class Ramp(NamedTuple):
-    """A load that rises evenly.
-
-    Attributes:
-        low_rps, high_rps: Where it begins and ends.
-        seconds: How long it takes.
-        drain_s: How long answers are waited for afterwards.
-    """
-
-    low_rps: float
-    high_rps: float
-    seconds: float
-    drain_s: float = CAPACITY_DRAIN_S
-
-
 class Runs:
     """Runs of one measurement.
 
@@ -58,11 +43,8 @@ class Runs:
         self._folder = folder
         self._say = say
 
-    async def capacity(self, ramp: Ramp | None = None) -> list[CapacityPoint]:
+    async def capacity(self) -> list[CapacityPoint]:
         """Good requests per second through pass-through, under a load that rises beyond what the engines serve.
-
-        Args:
-            ramp: How it rises; default: as the settings say, at their rates over the stretch of the targets.
 
         Raises:
             StudyError: The stack did not come up.
@@ -71,10 +53,9 @@ class Runs:
         async with running_arm(arm_of(PASS), self._engines, folder) as stack:
             if self._settings.headroom:
                 await self._stretch(stack, folder)
-            low_rps, high_rps = (rate / self._load.stretch for rate in self._settings.ramp)
-            rise = ramp or Ramp(low_rps, high_rps, self._settings.ramp_s)
-            arrivals = self._load.ramp(rise.low_rps, rise.high_rps, rise.seconds)
-            results, _ = await self._send(stack, arrivals, folder, drain_s=rise.drain_s)
+            low, high = (rate / self._load.stretch for rate in self._settings.ramp)
+            arrivals = self._load.ramp(low, high, self._settings.ramp_s)
+            results, _ = await self._send(stack, arrivals, folder, drain_s=CAPACITY_DRAIN_S)
         points = capacity_points(results)
         for point in points:
             self._say(f"{point.rps:.2f} requests/s arrive: {point.good_share:.0%} of them good")

@@ -84,7 +84,17 @@ def measure(settings: Settings, python: Path, model: Path, out: Path) -> dict[st
     questions = read_questions(data_dir(), max_prompt=door.max_prompt, max_output=door.max_output)
     load = DoorLoad(door, questions, load_mixture()[1])
     servers = {
-        name: VllmServer(python=python, model=model, max_model_len=MAX_MODEL_LEN, cores=str(core), pinned=True, share=share)
+        name: VllmServer(
+            python=python,
+            model=model,
+            max_model_len=MAX_MODEL_LEN,
+            max_num_batched_tokens=MAX_MODEL_LEN,
+            cores=str(core),
+            pinned=True,
+            share=share,
+            # With a seed in the request, and every request here has one, vLLM 0.32 on a CPU ends where a step computes a part of a prompt.
+            flags=("--no-enable-chunked-prefill",),
+        )
         for name, core, share in ((FAST, cores[0], 1.0), (SLOW, cores[1], settings.share))
     }
 

@@ -38,7 +38,7 @@ def about(document: Mapping[str, Any]) -> Iterator[str]:
     )
     yield (
         f"Targets are stretched by {document['stretch']:g}: TTFT {ttft_ms:,.0f} ms and TPOT {tpot_ms:.0f} ms, or {tight_ttft_ms:,.0f} and "
-        f"{tight_tpot_ms:.0f} ms. Capacity in good requests/s: {capacity[FAST]:.2f} on the fast engine, {capacity[SLOW]:.2f} on the slow "
+        f"{tight_tpot_ms:.0f} ms. Capacity in requests/s: {capacity[FAST]:.2f} on the fast engine, {capacity[SLOW]:.2f} on the slow "
         f"one, {sum(capacity.values()):.2f} together."
     )
 

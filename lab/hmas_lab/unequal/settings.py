@@ -16,7 +16,6 @@ MODEL = "smollm2"
 MAX_MODEL_LEN = 1024
 DRAIN_S = 180.0
 """How long answers are waited for after the last arrival; an answer of 700 tokens takes that on the slow engine."""
-SHORTEST_RAMP_S = 40.0
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,15 +45,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def door_settings(settings: Settings) -> DoorSettings:
-    """Requests as the front door's study has them on a real vLLM, but only chats of one, three and five messages."""
+    """Requests as the front door's study has them on a real vLLM, but only chats of one, three and five messages, with short answers."""
     return msgspec.structs.replace(
         VLLM,
         engines=(),
         seed=settings.seed,
         forms=("chat-1", "chat-3", "chat-5"),
         seconds=settings.seconds,
-        # Short runs are for a look; they need no longer a capacity.
-        ramp_s=min(VLLM.ramp_s, max(SHORTEST_RAMP_S, VLLM.ramp_s * settings.seconds / 60.0)),
-        headroom=0.0,
+        # Answers of hundreds of tokens take longer than a run here: no run would come to a steady state.
+        cap=64,
+        max_output=15,
         drain_s=DRAIN_S,
     )

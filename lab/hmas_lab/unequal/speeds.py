@@ -1,7 +1,7 @@
 """How fast an engine is with one request alone, asked directly."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -49,6 +49,23 @@ async def speed_of(url: str, model: str, prompts: Sequence[str]) -> Speed:
     except (aiohttp.ClientError, TimeoutError) as error:
         raise StudyError(f"{url} does not answer while its speed is measured: {type(error).__name__} {error}") from error
     return Speed(first_ms=median(first_ms), token_ms=median(token_ms))
+
+
+async def check_alive(urls: Mapping[str, str]) -> None:
+    """Asks each engine for its health.
+
+    Raises:
+        StudyError: One does not serve any more: what was measured since is not a router's doing.
+    """
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ANSWER_S)) as session:
+        for name, url in urls.items():
+            try:
+                async with session.get(f"{url}/health") as response:
+                    healthy = response.status == 200
+            except (aiohttp.ClientError, TimeoutError):
+                healthy = False
+            if not healthy:
+                raise StudyError(f"the {name} engine has ended under a run; its log says why")
 
 
 def ratio(fast: Speed, slow: Speed) -> float:

@@ -6,26 +6,25 @@ from typing import Any
 
 import msgspec
 
+from hmas.demo.calibration import middle_rps
 from hmas.planning import StudyError
 from hmas_lab.blocks import drawn_order
 from hmas_lab.compare import plain
-from hmas_lab.frontdoor.arms import Arm
-from hmas_lab.frontdoor.capacity import CapacityPoint
+from hmas_lab.frontdoor.arms import PASS_THROUGH, Arm
 from hmas_lab.frontdoor.load import DoorLoad
-from hmas_lab.frontdoor.runs import Ramp, Run, Runs, most_good_rps
+from hmas_lab.frontdoor.runs import Run, Runs
 from hmas_lab.frontdoor.settings import TARGETS, TIGHTER, DoorSettings
 from hmas_lab.result_files import VERSION
 from hmas_lab.spoilt import rejected, until_quiet
 from hmas_lab.unequal.figures import row_of, summary
 from hmas_lab.unequal.settings import FAST, OURS, ROUTERS, SLOW, Settings
-from hmas_lab.unequal.speeds import Speed, ratio, speed_of
+from hmas_lab.unequal.speeds import Speed, check_alive, ratio, speed_of
 
 ASKED = 3
 """Prompts by which a speed is measured."""
-RAMP_LOW, RAMP_HIGH = 12.0, 150.0
-"""Rates between which the load rises while an engine's capacity is measured: requests/s times the ms of a token of a request alone."""
-RAMP_LONGER = {FAST: 1.0, SLOW: 2.0}
-"""The slow engine's load rises for longer, so that more than a handful of requests tell its capacity."""
+BACKLOG, WINDOW = {FAST: 36, SLOW: 16}, {FAST: 12, SLOW: 4}
+"""Requests that are all there at once while an engine's capacity is measured, and how many of them it has at a time."""
+BACKLOG_DRAIN_S = 300.0
 
 
 class Ground(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,12 +32,11 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
 
     speeds: dict[str, Speed]
     stretch: float
-    points: dict[str, list[CapacityPoint]]
     capacity_rps: dict[str, float]
 
     @property
     def together_rps(self) -> float:
-        """Good requests per second of both engines."""
+        """Requests per second that both engines complete."""
         return sum(self.capacity_rps.values())
 
 
@@ -85,23 +83,14 @@ class Unequal:
         speeds = await self._speeds()
         self._load.stretch = max(1.0, round(self._settings.headroom * speeds[SLOW].token_ms / TIGHTER.tpot_ms, 1))
         self._say(f"all targets are stretched by {self._load.stretch:g}")
-        points, capacity = {}, {}
-        for name, url in self._urls.items():
-            runs = Runs(self._door, self._load, (f"{self._door.engine}={url}",), self._folder / name, self._say)
-            token_ms = speeds[name].token_ms
-            # As long as in a run: what is cut off there is not good here either, however well it was served.
-            rise = Ramp(RAMP_LOW / token_ms, RAMP_HIGH / token_ms, self._door.ramp_s * RAMP_LONGER[name], self._door.drain_s)
-            points[name] = await runs.capacity(rise)
-            # The slow engine may have next to none: its targets are close to what it can do for a request alone.
-            capacity[name] = most_good_rps(points[name]) if name == FAST else max((one.good_rps for one in points[name]), default=0.0)
-            self._say(f"capacity of the {name} engine: {capacity[name]:.2f} good requests/s")
-        return Ground(speeds=speeds, stretch=self._load.stretch, points=points, capacity_rps=capacity)
+        capacity = {name: await self._capacity_rps(name) for name in self._urls}
+        return Ground(speeds=speeds, stretch=self._load.stretch, capacity_rps=capacity)
 
     async def block(self, number: int, ground: Ground) -> dict[str, Any]:
         """Every load under every router, and the engines' speeds before.
 
         Raises:
-            StudyError: An engine does not answer, the product does not come up, or so few requests arrive that none is scored.
+            StudyError: An engine ends, the product does not come up, or so few requests arrive that none is scored.
         """
         settings = self._settings
         speeds = await self._speeds()
@@ -120,6 +109,7 @@ class Unequal:
             for name in order:
                 label = f"block-{number + 1}-load-{load:g}-{name}"
                 made = await self._tries(label, self._arm(name), arrivals)
+                await check_alive(self._urls)
                 spoilt[name] = sum(summary.noisy for _, summary in made)
                 results, last = made[-1]
                 if not last.noisy:
@@ -145,7 +135,6 @@ class Unequal:
             "ratio": round(ratio(ground.speeds[FAST], ground.speeds[SLOW]), 3),
             "stretch": ground.stretch,
             "targets_ms": [[slo.ttft_ms * ground.stretch, slo.tpot_ms * ground.stretch] for slo in (TARGETS, TIGHTER)],
-            "capacity": plain(ground.points),
             "capacity_rps": plain(ground.capacity_rps),
             "blocks": blocks,
             "summary": summary(blocks, settings.loads, ROUTERS),
@@ -156,6 +145,21 @@ class Unequal:
         words = ", ".join(f"{name} {one.first_ms:.0f} ms and {one.token_ms:.1f} ms" for name, one in speeds.items())
         self._say(f"first token and each after it of a request alone: {words}; ratio {ratio(speeds[FAST], speeds[SLOW]):.2f}")
         return speeds
+
+    async def _capacity_rps(self, name: str) -> float:
+        """Requests per second that an engine completes of a backlog, in pass-through.
+
+        A load that rises until targets are missed would not do: an answer takes so long that it rises faster than the engine fills.
+        """
+        config = {**PASS_THROUGH, "scheduler": {**PASS_THROUGH["scheduler"], "n_run": WINDOW[name]}}
+        door = msgspec.structs.replace(self._door, drain_s=BACKLOG_DRAIN_S)
+        runs = Runs(door, self._load, (f"{self._door.engine}={self._urls[name]}",), self._folder, self._say)
+        results, _ = await runs.one(Arm(config=config), f"capacity-{name}", self._load.one_by_one(BACKLOG[name], 0.0))
+        found_rps = middle_rps([one.at_s + one.total_ms / 1000.0 for one in results if one.outcome == "completed"])
+        if found_rps <= 0.0:
+            raise StudyError(f"the {name} engine completes too little of {BACKLOG[name]} requests within {BACKLOG_DRAIN_S:g} s")
+        self._say(f"capacity of the {name} engine: {found_rps:.2f} requests/s")
+        return found_rps
 
     def _arm(self, router: str) -> Arm:
         engines = [{"name": name, "kind": self._door.engine, "url": url} for name, url in self._urls.items()]
