@@ -314,7 +314,7 @@ lab-paper-preset: $(COMPILED)/.ready  ## the paper's own system beside the defau
 	OMP_NUM_THREADS=1 PYTHONPATH=$(COMPILED) $(BIN)/python -P -m hmas_lab paper-preset
 	$(BIN)/hmas-lab paper-preset --page docs/paper.md
 
-lab-heteroserve: $(COMPILED)/.ready  ## HeteroServe's evaluation with the product's routers, in simulation; writes build/lab/heteroserve.json and docs/results-heteroserve.md (a quarter of an hour on one core)
+lab-heteroserve: $(COMPILED)/.ready  ## HeteroServe's evaluation with the product's routers, in simulation; writes build/lab/heteroserve.json and docs/results-heteroserve.md (three quarters of an hour on one core)
 	OMP_NUM_THREADS=1 PYTHONPATH=$(COMPILED) $(BIN)/python -P -m hmas_lab heteroserve
 	$(BIN)/hmas-lab heteroserve --page docs/results-heteroserve.md
 

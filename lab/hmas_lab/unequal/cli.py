@@ -25,7 +25,7 @@ from hmas_lab.unequal.study import Ground, Unequal
 from hmas_lab.vllm_engine import VllmServer, running_each
 
 DEFAULT = Settings()
-PATH = click.Path(exists=True, path_type=Path)
+PATH = click.Path(path_type=Path)
 BEFORE_S, BETWEEN_S = 780.0, 80.0
 """About how long engines, speeds and capacity take, and each run beside its arrivals: the product starts, the last answers come."""
 
