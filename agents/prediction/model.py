@@ -162,6 +162,7 @@ class PredictionModel:
         self.instances: OrderedDict[str, _Instance] = OrderedDict()
         self._candidates: list[str] = []
         self._fleet: Fleet | None = None
+        self._alone = False
         self._corrections: _Corrections | None = None
         self._seen_s = float("-inf")
         self.open_answers: OrderedDict[str, _Answer] = OrderedDict()
@@ -205,6 +206,7 @@ class PredictionModel:
         usable = [view.name for view in snapshot.instances if not view.draining and (view.engine is None or view.engine.healthy)]
         wanted = usable or [view.name for view in snapshot.instances]
         self._candidates = [name for name in wanted if name in self.instances]
+        self._alone = snapshot.wants_times_alone
         self._fleet = self._corrections = None
 
     def learn(self, completion: Completion) -> None:
@@ -236,7 +238,7 @@ class PredictionModel:
         return [self._ask(batch[start : start + each], fleet) for start in range(0, len(batch), each)]
 
     def fleet(self) -> Fleet:
-        """Returns the candidates as columns, as of the last snapshot, and after them each kind of them without load.
+        """Returns the candidates as columns, as of the last snapshot; after them, if a router goes by that, each kind without load.
 
         Raises:
             ValueError: There are none.
@@ -247,7 +249,7 @@ class PredictionModel:
                 instance = self.instances[name]
                 if instance.view is not None:
                     states.append(instance.state(instance.view))
-            self._fleet = Fleet(states, alone=True)
+            self._fleet = Fleet(states, alone=self._alone)
         return self._fleet
 
     def drifted(self) -> list[tuple[str, str]]:
@@ -286,7 +288,7 @@ class PredictionModel:
         batch, candidates = asked.batch, asked.named
         count, each = len(batch), len(candidates)
         formula, alone_at = asked.formula[:, :each], asked.alone_at
-        alone = self._live(candidates, asked.formula[:, alone_at], log_ratios[:, alone_at])
+        alone = self._live(candidates, asked.formula[:, alone_at], log_ratios[:, alone_at]) if alone_at.size else None
         log_ratios = log_ratios[:, :each]
         rows, names = asked.rows.reshape(count, -1, len(FEATURES))[:, :each], asked.names.reshape(count, -1, len(CATEGORIES))[:, :each]
         # Counted here and not in the regressor, because a refit and the shadow's comparison evaluate already counted requests again.
@@ -310,7 +312,7 @@ class PredictionModel:
                     log_ratios[index, at].astype(np.float32),
                 ),
             )
-            costs.append(_cost(features, now_s, named=named, loaded=middle[index, at], alone=alone[index, at]))
+            costs.append(_cost(features, now_s, named=named, loaded=middle[index, at], alone=None if alone is None else alone[index, at]))
         self.answered += count
         return costs
 
@@ -351,9 +353,11 @@ class PredictionModel:
             self.open_pairs -= len(oldest.named)
 
 
-def _cost(features: RequestFeatures, now_s: float, *, named: Sequence[str], loaded: Numbers, alone: Numbers) -> RequestCost:
+def _cost(features: RequestFeatures, now_s: float, *, named: Sequence[str], loaded: Numbers, alone: Numbers | None) -> RequestCost:
     ttft_ms, tpot_ms, alone_ttft_ms, alone_tpot_ms = (
-        dict(zip(named, times[:, target].tolist(), strict=True)) for times in (loaded, alone) for target in range(len(TARGETS))
+        {} if times is None else dict(zip(named, times[:, target].tolist(), strict=True))
+        for times in (loaded, alone)
+        for target in range(len(TARGETS))
     )
     return RequestCost(
         request_id=features.request_id,

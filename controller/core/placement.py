@@ -113,7 +113,8 @@ class Router(Protocol):
 class Scorer(Protocol):
     """Scores instances for a request: one part of a router. Pure but for what its hooks record.
 
-    Optional: `uses_blocks = True` where it reads `Request.blocks`, which the gateway computes only then; and the hooks that it needs.
+    Optional: `uses_blocks = True` where it reads `Request.blocks`, which the gateway computes only then; `uses_times_alone = True` where it
+    reads `Estimates.alone`, which prediction computes only then; and the hooks that it needs.
 
     - `favours(entry)`: names of instances that it may score high whatever their load; with many instances they are scored besides the
       emptiest.

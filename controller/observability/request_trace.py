@@ -19,7 +19,7 @@ from hmas.controller.observability.observer import (
     Request,
     SystemSnapshot,
 )
-from hmas.controller.routing.scorers.load import BY_TIMES_ALONE
+from hmas.controller.routing.registry import SCORERS
 from hmas.controller.scheduling.scheduler import Scheduler
 
 ESTIMATES_KEPT = 8
@@ -230,7 +230,7 @@ def _brief(estimates: Estimates) -> Estimates:
 def _alone_ms(dispatch: Dispatch) -> float | None:
     estimates = dispatch.entry.estimates
     predicted = estimates.alone.get(dispatch.instance)
-    if predicted is None or all(name not in BY_TIMES_ALONE for name, _, _ in dispatch.scores):
+    if predicted is None or not any(getattr(SCORERS.get(name), "uses_times_alone", False) for name, _, _ in dispatch.scores):
         return None
     return predicted[0] + estimates.output_tokens * predicted[1]
 

@@ -20,14 +20,16 @@ class ScoredRouter:
 
     Attributes:
         name: As given.
-        uses_blocks: Whether a scorer reads `Request.blocks`.
+        uses_blocks: Whether a scorer reads `Request.blocks`. `uses_times_alone`: whether one reads `Estimates.alone`.
         parts: Scorers and weights.
     """
 
     def __init__(self, name: str, scorers: Iterable[tuple[Scorer, float]]) -> None:
         self.name = name
         self.parts = tuple(scorers)
-        self.uses_blocks = any(getattr(scorer, "uses_blocks", False) for scorer, _ in self.parts)
+        self.uses_blocks, self.uses_times_alone = (
+            any(getattr(scorer, name, False) for scorer, _ in self.parts) for name in ("uses_blocks", "uses_times_alone")
+        )
         self._on_sent = self._hooks("sent")
         self._on_ended = self._hooks("ended")
         self._on_left = self._hooks("left")

@@ -13,9 +13,9 @@ from hmas.controller.scheduling.results import Counts, TenantLoad
 
 
 def snapshot(
-    room: WaitQueue, instances: Iterable[Instance], counts: Counts, *, now_s: float, gateway: str, forced: Sequence[str]
+    room: WaitQueue, instances: Iterable[Instance], counts: Counts, *, now_s: float, gateway: str, forced: Sequence[str], alone: bool
 ) -> SystemSnapshot:
-    """The current state of the queue and the instances. O(running)."""
+    """The current state of the queue and the instances; `alone`: `SystemSnapshot.wants_times_alone`. O(running)."""
     oldest_s = room.oldest_s()
     return SystemSnapshot(
         sent_s=now_s,
@@ -33,6 +33,7 @@ def snapshot(
         ended={kind.value: number for kind, number in counts.ended.items()},
         instances=[view(instance, room.queues.bound_to(instance.name), now_s) for instance in instances],
         forced=list(forced),
+        wants_times_alone=alone,
     )
 
 
@@ -69,7 +70,7 @@ def by_tenant(room: WaitQueue, running: Iterable[Running], now_s: float) -> dict
     waiting: dict[str, int] = {}
     overdue: dict[str, int] = {}
     flooding: set[str] = set()
-    for group in room.groups:
+    for group in room.queues.groups:
         flooding.update(group.flooding)
         for one in group.members.values():
             request = one.entry.request

@@ -180,7 +180,7 @@ class ArrivalBinding:
         tokens = least_sequence_tokens(entry.request)
         able = [
             instance
-            for instance in self._wait_queue.group_of(entry.request.model).instances.all
+            for instance in self._wait_queue.queues.of(entry.request.model).instances.all
             if instance.available
             and instance.fence.fits(tokens)
             and instance.name not in entry.tried

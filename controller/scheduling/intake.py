@@ -29,7 +29,7 @@ class QueueAdmission:
 
     def refusal(self, request: Request, estimates: Estimates, now_s: float) -> Refusal | None:
         """The refusal of a request, None if it is admitted; then it is charged to its tenant. O(instances)."""
-        instances = self._wait_queue.group_of(request.model).instances.all
+        instances = self._wait_queue.queues.of(request.model).instances.all
         tokens = least_sequence_tokens(request)
         for instance in instances:
             if instance.fence.fits(tokens):
@@ -58,7 +58,7 @@ class QueueAdmission:
 
     def sample(self, now_s: float) -> None:
         """Samples how much work has left each queue. The caller does this at regular intervals. O(groups)."""
-        for group in self._wait_queue.groups:
+        for group in self._wait_queue.queues.groups:
             group.work.sample(now_s)
 
     def retry_after_s(self, model: str, now_s: float) -> float:
@@ -72,7 +72,7 @@ class QueueAdmission:
 
     def _place_s(self, now_s: float) -> float:
         """Seconds until one of all waiting requests leaves, from any queue: the limit on waiting requests is global."""
-        groups = self._wait_queue.groups
+        groups = self._wait_queue.queues.groups
         pace = sum(group.work.per_second(now_s) for group in groups)
         mean_us = sum(group.work.ready_us for group in groups) / max(1, len(self._wait_queue))
         return mean_us / pace if pace > 0.0 else float("inf")

@@ -73,9 +73,14 @@ class PolicyControl:
         """Whether a router reads `Request.blocks` and has a choice. The caller need not compute them otherwise."""
         return self._planner.routers.uses_blocks and len(self.instances) > 1
 
+    @property
+    def wants_times_alone(self) -> bool:
+        """Whether a router reads `Estimates.alone` and has a choice. Prediction need not compute these times otherwise."""
+        return self._planner.routers.uses_times_alone and len(self.instances) > 1
+
     def policy_of(self, model: str) -> QueuePolicy:
         """The active policy as it orders the requests of a model."""
-        return self._wait_queue.group_of(model).policy
+        return self._wait_queue.queues.of(model).policy
 
     @property
     def queued(self) -> int:

@@ -43,7 +43,7 @@ class SchedulerReports(PolicyControl):
 
     def oldest(self, model: str, limit: int) -> list[QueueEntry]:
         """The oldest waiting requests in the group of `model` that are bound to no instance, at most `limit`."""
-        return [waiting.entry for waiting in islice(self._wait_queue.group_of(model).members.values(), limit)]
+        return [waiting.entry for waiting in islice(self._wait_queue.queues.of(model).members.values(), limit)]
 
     def queued_ids(self) -> list[str]:
         """Ids of all waiting requests, oldest first. O(n)."""

@@ -19,17 +19,17 @@ class Routers:
     Attributes:
         faults: Rankings that could not be followed, since the start.
         fault: What was wrong with the newest of them, empty if there was none.
-        uses_blocks: Whether any router reads `Request.blocks`.
+        uses_blocks: Whether any router reads `Request.blocks`. `uses_times_alone`: whether any reads `Estimates.alone`.
     """
 
-    __slots__ = ("_hooks", "_routers", "fault", "faults", "uses_blocks")
+    __slots__ = ("_hooks", "_routers", "fault", "faults", "uses_blocks", "uses_times_alone")
 
     def __init__(self, router: Router) -> None:
         self._routers: dict[str, Router] = {ALL: router}
         self._hooks: dict[str, Router] = {}
         self.faults = 0
         self.fault = ""
-        self.uses_blocks = False
+        self.uses_blocks = self.uses_times_alone = False
         self.set(ALL, router)
 
     def of(self, model: str) -> Router:
@@ -44,7 +44,9 @@ class Routers:
             self._routers[model] = router
         # Routers without hooks cost nothing at a dispatch or an end.
         self._hooks = {model: router for model, router in self._routers.items() if hasattr(router, "sent") or hasattr(router, "ended")}
-        self.uses_blocks = any(getattr(router, "uses_blocks", False) for router in self._routers.values())
+        self.uses_blocks, self.uses_times_alone = (
+            any(getattr(router, name, False) for router in self._routers.values()) for name in ("uses_blocks", "uses_times_alone")
+        )
 
     def ranking(self, entry: QueueEntry, instances: Sequence[Ranked], now_s: float) -> Iterator[tuple[Ranked, Choice]]:
         """The instances for a request in the order of its model's router; if it fails, the rest of them, the emptiest first."""

@@ -145,7 +145,7 @@ class Scheduler(SchedulerReports):
         headroom = self.settings.headroom
         if headroom <= 0.0 or entry.request.declared_slo is not None:
             return estimates
-        return attainable(entry.request, estimates, self._wait_queue.group_of(entry.request.model).instances.fastest(entry), headroom)
+        return attainable(entry.request, estimates, self._wait_queue.queues.of(entry.request.model).instances.fastest(entry), headroom)
 
     def dispatch(self, now_s: float) -> list[Dispatch]:
         """All requests that can be dispatched now, in order; each counts as in flight from now on."""
@@ -181,7 +181,7 @@ class Scheduler(SchedulerReports):
             self._pool_s = now_s + POOL_EVERY_S
             pool_windows(self.instances.values())
         self._admission.sample(now_s)
-        self._idle_holds.look(self._wait_queue.groups, now_s)
+        self._idle_holds.look(self._wait_queue.queues.groups, now_s)
         return self.drop_due(now_s)
 
     def drop_due(self, now_s: float) -> list[Dropped]:
@@ -286,7 +286,8 @@ class Scheduler(SchedulerReports):
     def snapshot(self, now_s: float, gateway: str, forced: Sequence[str] = ()) -> SystemSnapshot:
         """Queue and instances as reported to the agents. O(running)."""
         self._wait_queue.sweep(now_s)
-        return accounts.snapshot(self._wait_queue, self.instances.values(), self.counts(), now_s=now_s, gateway=gateway, forced=forced)
+        room, instances, counts = self._wait_queue, self.instances.values(), self.counts()
+        return accounts.snapshot(room, instances, counts, now_s=now_s, gateway=gateway, forced=forced, alone=self.wants_times_alone)
 
     @property
     def held_while_idle_s(self) -> Mapping[str, float]:

@@ -14,11 +14,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from hmas.planning import StudyError
+from hmas_lab.processes import stop
 
 PERIOD_S = 0.03
 """Short beside a step of an engine that takes 50 ms or more, long beside the time that it takes to stop and continue a hundred threads."""
 NICE = -10
-STOP_S = 5.0
 
 
 class Turns:
@@ -69,22 +69,10 @@ async def throttled(group: int, share: float) -> AsyncIterator[None]:
         if process.returncode is not None:
             raise StudyError(f"the process that throttles group {group} ended with status {process.returncode}")
     finally:
-        await _end(process)
+        await stop(process)
         # Whoever is still stopped does not hear a signal to end.
         with suppress(ProcessLookupError):
             os.killpg(group, signal.SIGCONT)
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is not None:
-        return
-    process.terminate()
-    try:
-        async with asyncio.timeout(STOP_S):
-            await process.wait()
-    except TimeoutError:
-        process.kill()
-        await process.wait()
 
 
 def throttle(group: int, share: float) -> None:

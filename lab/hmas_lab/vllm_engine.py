@@ -14,10 +14,10 @@ from msgspec import Meta
 from hmas.controller.runtime.ports import free_port
 from hmas.demo.site import DemoBroken
 from hmas_lab.cores import core_numbers, only_on
+from hmas_lab.processes import stop
 from hmas_lab.throttle import throttled
 
 READY_S = 240.0
-STOP_S = 20.0
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -136,16 +136,3 @@ async def until_answered(url: str, process: asyncio.subprocess.Process, log: Pat
                 await asyncio.sleep(0.5)
     except TimeoutError as error:
         raise DemoBroken(f"{url} was not there within {within_s:g} s; see {log}") from error
-
-
-async def stop(process: asyncio.subprocess.Process) -> None:
-    """Ends a server, by force if it takes long."""
-    if process.returncode is not None:
-        return
-    process.terminate()
-    try:
-        async with asyncio.timeout(STOP_S):
-            await process.wait()
-    except TimeoutError:
-        process.kill()
-        await process.wait()

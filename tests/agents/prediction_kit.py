@@ -13,8 +13,8 @@ def view(name: str = "a", in_flight: int = 4, **changes) -> InstanceView:
     return instance_view(name, **(load | changes))
 
 
-def snapshot(*views: InstanceView, at_s: float = 100.0, queued: int = 0) -> SystemSnapshot:
-    return system_snapshot(*views, sent_s=at_s, queued=queued)
+def snapshot(*views: InstanceView, at_s: float = 100.0, queued: int = 0, alone: bool = False) -> SystemSnapshot:
+    return system_snapshot(*views, sent_s=at_s, queued=queued, wants_times_alone=alone)
 
 
 def features(request_id: str = "r", prompt_tokens: int = 200, output_tokens: float = 100.0) -> RequestFeatures:

@@ -29,7 +29,7 @@ def loaded(name: str, load: int, profile: str) -> InstanceView:
 
 
 def costs_under(model: PredictionModel, load: int, at_s: float) -> RequestCost:
-    model.observe(snapshot(loaded("a", load, "fast"), loaded("b", load // 2, "slow"), at_s=at_s, queued=load))
+    model.observe(snapshot(loaded("a", load, "fast"), loaded("b", load // 2, "slow"), at_s=at_s, queued=load, alone=True))
     (cost,) = model.predict([features("r", 700, 250.0)], at_s)
     return cost
 
@@ -51,9 +51,23 @@ def test_they_stay_as_they_are_when_the_load_changes(shipped):
     assert found[0].alone_ttft_ms["a"] == pytest.approx(1.5 * 8.0 + 700 * 0.02, rel=0.4)
 
 
+def test_they_are_computed_only_while_a_router_goes_by_them(shipped):
+    def answer(alone: bool) -> RequestCost:
+        model = PredictionModel(shipped, prior_named=lambda profile: PROFILES[profile])
+        for wanted in (not alone, alone):
+            model.observe(snapshot(loaded("a", 6, "fast"), loaded("b", 3, "slow"), queued=6, alone=wanted))
+            assert len(model.fleet()) == (4 if wanted else 2)
+        return model.predict([features("r", 700, 250.0)], 100.0)[0]
+
+    without, with_them = answer(alone=False), answer(alone=True)
+    assert without.alone_ttft_ms == without.alone_tpot_ms == {}
+    assert set(with_them.alone_ttft_ms) == set(with_them.alone_tpot_ms) == set(NAMES)
+    assert with_them.ttft_ms == pytest.approx(without.ttft_ms, rel=1e-5)
+
+
 def test_they_follow_the_request(shipped):
     model = PredictionModel(shipped, prior_named=lambda profile: PROFILES[profile])
-    model.observe(snapshot(loaded("a", 9, "fast"), loaded("b", 3, "slow")))
+    model.observe(snapshot(loaded("a", 9, "fast"), loaded("b", 3, "slow"), alone=True))
     short, long = model.predict([features("s", 100), features("l", 3000)], 100.0)
     for name in NAMES:
         assert long.alone_ttft_ms[name] > 1.5 * short.alone_ttft_ms[name]
@@ -65,7 +79,7 @@ def test_they_follow_what_an_instance_has_shown(shipped):
     for number in range(60):
         model.learn(completion(f"a{number}", instance="a", tpot_ms=10.0, ttft_ms=40.0))
         model.learn(completion(f"b{number}", instance="b", tpot_ms=40.0, ttft_ms=160.0))
-    model.observe(snapshot(view("a"), view("b"), at_s=101.0))
+    model.observe(snapshot(view("a"), view("b"), at_s=101.0, alone=True))
     (cost,) = model.predict([features()], 101.0)
     assert cost.alone_tpot_ms["b"] > 2.0 * cost.alone_tpot_ms["a"]
     assert cost.alone_ttft_ms["b"] > 2.0 * cost.alone_ttft_ms["a"]
@@ -98,7 +112,7 @@ def test_instances_of_one_kind_share_a_row():
 
 def test_an_answer_of_many_instances_names_the_same_ones_without_load():
     model = PredictionModel(None)
-    model.observe(snapshot(*(view(f"i{number:03d}", in_flight=number % 16) for number in range(3 * NAMED))))
+    model.observe(snapshot(*(view(f"i{number:03d}", in_flight=number % 16) for number in range(3 * NAMED)), alone=True))
     (cost,) = model.predict([features()], 100.0)
     assert len(cost.ttft_ms) == NAMED
     assert list(cost.alone_ttft_ms) == list(cost.alone_tpot_ms) == list(cost.ttft_ms)

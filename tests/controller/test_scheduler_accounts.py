@@ -230,3 +230,15 @@ def test_the_drain_rate_keeps_a_bounded_past():
     assert work.per_second(9999.5) == pytest.approx(1.0, rel=0.1)
     assert work.per_second(20_000.0) == 0.0
     assert held[1] - held[0] < 10_000
+
+
+def test_the_snapshot_says_whether_a_router_goes_by_times_without_load():
+    made = build()
+    made.set_router("m", make_router("workload-balanced"))
+    assert not made.snapshot(100.0, "g").wants_times_alone, "there is no choice"
+    made.add_instance(InstanceSpec(name="i1", capacity_n_run=4), 100.0)
+    assert made.snapshot(100.0, "g").wants_times_alone
+    made.set_router("m", make_router("workload-balanced:alone=0:backlog=0:queue=1"))
+    assert not made.snapshot(100.0, "g").wants_times_alone
+    made.set_router("*", make_router("default:completion=0.1"))
+    assert made.snapshot(100.0, "g").wants_times_alone

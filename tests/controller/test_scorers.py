@@ -12,7 +12,7 @@ from hmas.controller.control.estimates import LEAST_ALONE_MS, MAX_MS
 from hmas.controller.routing.registry import SCORERS, make_router
 from hmas.controller.routing.scored import ScoredRouter
 from hmas.controller.routing.scorers.balance import Backlog
-from hmas.controller.routing.scorers.load import BY_TIMES_ALONE, times_alone
+from hmas.controller.routing.scorers.load import times_alone
 from hmas.controller.routing.scorers.session import SESSIONS_MOST, Session, mean_load, under_cap
 
 number, share, speed = st.integers(0, 10_000), st.floats(0, 1), st.floats(0, 50)
@@ -204,7 +204,7 @@ def test_alone_and_backlog_and_completion_go_by_predictions():
     assert backlog.score(entry(100, alone=alone), [a, b], 0.0) == pytest.approx([1.0 / (1.0 + 1100.0 / 10 / 3200.0), 1.0])
 
 
-def test_the_scorers_that_go_by_predictions_are_known_by_name():
+def test_the_scorers_that_go_by_predictions_say_so():
     a, b = State("a", prefill_token_ms=0.1, decode_token_ms=10.0), State("b", prefill_token_ms=0.1, decode_token_ms=10.0)
 
     def scored(name: str, alone: Alone) -> list[float]:
@@ -219,7 +219,7 @@ def test_the_scorers_that_go_by_predictions_are_known_by_name():
         return found
 
     changed = {name for name in SCORERS if scored(name, {}) != scored(name, {"b": (12.0, 12.0)})}
-    assert changed == BY_TIMES_ALONE
+    assert changed == {name for name, kind in SCORERS.items() if getattr(kind, "uses_times_alone", False)}
 
 
 def test_workload_balanced_sends_a_request_where_it_is_predicted_to_be_fast_before_any_speed_is_measured():

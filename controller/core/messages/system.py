@@ -61,6 +61,7 @@ class SystemSnapshot(Message, frozen=True, tag="system"):
         forced: Names of the settings that operators force (`policy`; `knobs` and `budget` of all instances, `knobs:INSTANCE` of one), so
             that agents do not try to change them.
         cost_threshold: Cost in tokens above which requests are currently put behind others (policy `robust-edf`); 0 if none are.
+        wants_times_alone: Whether a router goes by a request's times without load (`RequestCost.alone_ttft_ms`).
     """
 
     sent_s: float
@@ -78,3 +79,4 @@ class SystemSnapshot(Message, frozen=True, tag="system"):
     forced: list[str] = field(default_factory=list)
     cost_threshold: float = 0.0
     arrived_prompt_tokens_total: int = 0
+    wants_times_alone: bool = False

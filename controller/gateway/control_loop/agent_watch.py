@@ -101,7 +101,7 @@ class AgentWatch:
 
     def with_cost(self, now: Estimates, cost: RequestCost, answers: Answers) -> Estimates:
         """The estimates after prediction's answer; unchanged while its times are worse than the history's."""
-        answers.cost = msgspec.structs.replace(cost, alone_ttft_ms={}, alone_tpot_ms={})
+        answers.cost = msgspec.structs.replace(cost, alone_ttft_ms={}, alone_tpot_ms={}) if cost.alone_ttft_ms else cost
         return now if self.scores.costs.aside else with_cost(now, cost)
 
     def dispatched(self, dispatch: Dispatch, scheduler: Scheduler, answers: Answers | None, now_s: float) -> None:

@@ -19,6 +19,7 @@ class Alone:
 
     name: ClassVar[str] = "alone"
     summary: ClassVar[str] = "short time for the request without load, as predicted for it or at measured speeds"
+    uses_times_alone: ClassVar[bool] = True
 
     def score(self, entry: Routable, instances: Sequence[InstanceState], now_s: float) -> list[float]:  # noqa: ARG002  the contract's
         """See `Scorer.score`."""
@@ -37,6 +38,7 @@ class Backlog:
 
     name: ClassVar[str] = "backlog"
     summary: ClassVar[str] = "little predicted work in flight, by the times of its requests without load"
+    uses_times_alone: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._sent: dict[str, tuple[str, float]] = {}

@@ -10,8 +10,6 @@ UNMEASURED_MS = 1.0
 
 PREDICTED_WITHIN = 1.5
 """Largest factor by which a predicted time may differ from the measured one of the same instance; beyond it, the nearest within counts."""
-BY_TIMES_ALONE = frozenset({"completion", "alone", "backlog"})
-"""Names of the scorers that use `times_alone`."""
 
 SPEED_UNLIKE = 1.5
 """Least ratio of the times per output token of a request alone at which a preference for fast instances begins. Equal instances that are
@@ -98,6 +96,7 @@ class Completion:
 
     name: ClassVar[str] = "completion"
     summary: ClassVar[str] = "early predicted end, by prompts ahead, load and the request's times without load"
+    uses_times_alone: ClassVar[bool] = True
 
     def score(self, entry: Routable, instances: Sequence[InstanceState], now_s: float) -> list[float]:  # noqa: ARG002  likewise
         """See `Scorer.score`."""

@@ -58,8 +58,7 @@ class ModelQueues:
 
     def holding(self, entry: QueueEntry) -> ModelQueue:
         """The group that a request belongs to."""
-        bound = self._bound.get(entry.bound) if entry.bound else None
-        return bound or self.of(entry.request.model)
+        return self._bound.get(entry.bound) or self.of(entry.request.model)
 
     def bound_to(self, instance: str) -> int:
         """How many waiting requests are bound to an instance."""
@@ -71,10 +70,8 @@ class ModelQueues:
 
         The queue of an instance whose window was full at the last look, and still is, need not be looked at again.
         """
-        found = [group for group in self.central if group.members]
-        if self._bound:
-            found += [group for group in self._bound.values() if group.members and (group.instances.open or group.blocked != WINDOW)]
-        return found
+        bound = [group for group in self._bound.values() if group.members and (group.instances.open or group.blocked != WINDOW)]
+        return [group for group in self.central if group.members] + bound
 
     def stranded(self, instance: str) -> Iterator[QueuedRequest]:
         """Requests that are bound to an instance that takes none, or none of their model. O(requests bound to it)."""

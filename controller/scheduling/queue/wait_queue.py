@@ -12,7 +12,7 @@ from hmas.controller.scheduling.policy_base.heap import LazyHeap
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.policy_base.service_split import ServiceSplit
 from hmas.controller.scheduling.queue.backlog import Backlog
-from hmas.controller.scheduling.queue.model_queue import ModelQueue, QueuedRequest
+from hmas.controller.scheduling.queue.model_queue import QueuedRequest
 from hmas.controller.scheduling.queue.model_queues import ModelQueues
 
 SWEEP = 128
@@ -75,15 +75,6 @@ class WaitQueue:
     def entries(self) -> Iterator[QueueEntry]:
         """All waiting entries, oldest submission first."""
         return (waiting.entry for waiting in sorted(self._waiting.values(), key=attrgetter("entry.seq")))
-
-    @property
-    def groups(self) -> list[ModelQueue]:
-        """All groups that dispatches may come from."""
-        return self.queues.groups
-
-    def group_of(self, model: str) -> ModelQueue:
-        """The group that requests for this model belong to while they are bound to no instance."""
-        return self.queues.of(model)
 
     def wait_s(self, model: str, now_s: float) -> float:
         """How long a request for this model that comes now would wait; where requests are bound, in the shortest queue (`QueuedWork`)."""

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from hmas.controller.runtime.ports import free_port
 from hmas_lab.as_it_comes import hmas_up
-from hmas_lab.vllm_engine import stop, until_answered
+from hmas_lab.processes import stop
+from hmas_lab.vllm_engine import until_answered
 
 READY_S = 60.0
 PRODUCT = "h-mas: "
