@@ -18,6 +18,8 @@ from hmas_lab.processes import stop
 from hmas_lab.throttle import throttled
 
 READY_S = 240.0
+WHOLE_PROMPTS = ("--no-enable-chunked-prefill",)
+"""For loads whose requests have a seed: vLLM 0.32 on a CPU ends where a step computes a part of the prompt of such a request."""
 ROOT = Path(__file__).resolve().parents[2]
 
 

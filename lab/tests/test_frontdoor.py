@@ -1,23 +1,27 @@
 """The front door: its load, its figures and ratios, its goals, its page, and one small measurement on real processes."""
 
 import random
+from types import MappingProxyType
 from typing import Any
 
+import click
 import orjson
 import pytest
-from hmas_lab.frontdoor.arms import arm_of, without
+from hmas_lab.frontdoor.arms import arm_names, arm_of, capped, without
 from hmas_lab.frontdoor.capacity import capacity_points
 from hmas_lab.frontdoor.cells import cell_of, figures, first_token_ms_beyond, is_kept, ratio
+from hmas_lab.frontdoor.cli import settings_of
 from hmas_lab.frontdoor.goals import judged, outcomes, quick_failures
 from hmas_lab.frontdoor.load import DoorLoad, cells
 from hmas_lab.frontdoor.measurement import Measurement, loads_summary, worth_summary
 from hmas_lab.frontdoor.runs import Runs
-from hmas_lab.frontdoor.settings import ARMS, FULL, PASS, PLAIN, PRODUCT, TARGETS, DoorSettings
+from hmas_lab.frontdoor.settings import ARMS, FULL, PAPER, PASS, PLAIN, PRODUCT, STRONG, TARGETS, WRONG_STARTS, DoorSettings
 from hmas_lab.frontdoor.tables import body, worth_words
 from hmas_lab.questions import Question, read_questions
 
 from hmas.controller.config.derived import AGENT_NAMES, running_agents
 from hmas.controller.config.loader import load_config
+from hmas.controller.config.schema import SchedulerConfig
 from hmas.controller.core.types import Slo, TaskType
 from hmas.controller.runtime.clock import SystemClock
 from hmas.loadgen.dataset import load_mixture
@@ -213,15 +217,46 @@ def test_every_arm_is_started_as_a_user_starts_it():
     assert arm_of(PLAIN).options == ("--no-agents",)
     assert arm_of(PASS).config["scheduler"]["policy"] == "fcfs"
     assert arm_of(without("qos")).options == ("--agents", "perception,prediction,meta,statera")
+    assert arm_of(PAPER).options == ("--preset", "paper")
     with pytest.raises(StudyError, match="arm 'x'; allowed: pass-through, no-agents"):
         arm_of("x")
 
 
+def asked(**options):
+    return settings_of({"vllm_python": None, "quick": False, "apart": False, **dict.fromkeys(DEFAULTS), **options})
+
+
+DEFAULTS = MappingProxyType(dict.fromkeys(("seconds", "warmup_s", "repeats", "seed", "budget", "loads", "arms")))
+
+
+def test_arms_are_named_on_the_command_line():
+    assert asked().arms == ARMS
+    assert asked(arms="fcfs-cap-shed, as-it-comes").arms == (STRONG, PRODUCT)
+    assert asked(arms=",".join(arm_names())).arms == tuple(arm_names())
+    with pytest.raises(click.UsageError, match="--arms names 'sjf'; allowed: pass-through"):
+        asked(arms="sjf,as-it-comes")
+    with pytest.raises(click.UsageError, match="needed: as-it-comes"):
+        asked(arms="paper")
+
+
 def test_pass_through_is_a_configuration_that_is_taken(tmp_path):
     path = tmp_path / "pass.yaml"
-    path.write_bytes(orjson.dumps(dict(arm_of(PASS).config)))
-    config = load_config(str(path), {})
-    assert (config.scheduler.fence, config.scheduler.tpot_guard, running_agents(config.agents)) == (False, 0.0, ())
+    for arm, overdue, n_run in ((arm_of(PASS), "keep", 256), (capped(7), "shed", 7)):
+        path.write_bytes(orjson.dumps(dict(arm.config)))
+        config = load_config(str(path), {})
+        assert (config.scheduler.fence, config.scheduler.tpot_guard, running_agents(config.agents)) == (False, 0.0, ())
+        assert (config.scheduler.overdue, config.scheduler.n_run) == (overdue, n_run)
+
+
+def test_wrong_starts_are_the_product_with_one_setting(tmp_path):
+    path = tmp_path / "start.yaml"
+    found = []
+    for name in WRONG_STARTS:
+        path.write_bytes(orjson.dumps(dict(arm_of(name).config)))
+        scheduler = load_config(str(path), {}).scheduler
+        found.append((scheduler.policy, scheduler.n_run))
+    usual = SchedulerConfig()
+    assert found == [("fcfs", usual.n_run), ("sjf", usual.n_run), (usual.policy, 4)]
 
 
 def document():
@@ -233,6 +268,8 @@ def document():
         "capacity_rps": 7.0,
         "stretch": 1.0,
         "summary": {"loads": loads_summary(found), "goals": goals, "worth": worth_summary(worth)},
+        "tuning": [{"load": 0.5, "sent": 40, "good": {"12": 30, "24": 35}}],
+        "runs": [{"load": 0.5, "run": 1, "good": {PASS: 40, PLAIN: 40, PRODUCT: 20}}],
         "left_out": ["load 0.5, run 2: all"],
     }
 
@@ -241,6 +278,8 @@ def test_the_page_says_what_came_of_every_cell_and_of_every_agent():
     text = body(document())
     assert "| chat-1, capped, declared | 40 | 40 | 40 | 20 | 0.500 ± " in text
     assert "| statera | 0.5 | 20 | 40 | 0.500" in text
+    assert "| 0.5 | no-agents | 20 | 40 | 0.500 ± 0.219 | 20:40 |" in text
+    assert "| 0.5 | 40 | 30 with 12, 35 with 24 |" in text
     assert "Left out for want of time: load 0.5, run 2: all." in text
 
 
@@ -262,17 +301,22 @@ def test_an_agent_s_worth_in_words(value, half, good, words):
 @pytest.mark.timeout(240)
 async def test_a_small_measurement_on_real_processes(tmp_path):
     settings = DoorSettings(
-        engines=("sim",), forms=("chat-1", "not-streamed"), loads=(0.5,), seconds=4.0, repeats=1, arms=ARMS, worth_loads=(),
+        engines=("sim",), forms=("chat-1", "not-streamed"), loads=(0.5,), seconds=4.0, repeats=1, arms=(*ARMS, STRONG, PAPER),
+        caps=(4, 8), worth_loads=(), warmup_s=1.0,
         cap=30, max_prompt=100, max_output=40, ramp=(1.0, 4.0), ramp_s=6.0, drain_s=20.0,
     )  # fmt: skip
     questions = read_questions(None, max_prompt=settings.max_prompt, max_output=settings.max_output)
     door = DoorLoad(settings, questions, load_mixture()[1])
     told: list[str] = []
     runs = Runs(settings, door, settings.engines, tmp_path, told.append)
-    found = await Measurement(settings, door, runs, SystemClock(), told.append).run()
+    kept: list[dict[str, Any]] = []
+    found = await Measurement(settings, door, runs, SystemClock(), told.append, keep=kept.append).run()
+    assert kept == [found]
     assert 1.0 < found["capacity_rps"] < 8.0
     (one,) = found["summary"]["loads"]
-    assert list(one["arms"]) == list(ARMS)
+    assert list(one["arms"]) == [*ARMS, STRONG, PAPER]
+    assert set(one["rivals"]) == {PASS, PLAIN, STRONG, PAPER}
+    assert set(found["tuning"][0]["good"]) == {"4", "8"}
     sent = {arm["sent"] for arm in one["arms"].values()}
     assert len(sent) == 1
     assert sent.pop() > 0

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from hmas.controller.config.derived import AGENT_NAMES
 from hmas.planning import StudyError
 from hmas_lab.as_it_comes import Stack, hmas_up
-from hmas_lab.frontdoor.settings import PASS, PLAIN, PRODUCT
+from hmas_lab.frontdoor.settings import PAPER, PASS, PLAIN, PRODUCT, STRONG, WRONG_STARTS
 
 PASS_THROUGH: Mapping[str, Any] = MappingProxyType(
     {
@@ -41,13 +41,25 @@ def without(agent: str) -> str:
     return f"without-{agent}"
 
 
+def capped(cap: int) -> Arm:
+    """First come first served with a fixed window, which refuses what can no longer have its first token in time."""
+    return Arm(config={**PASS_THROUGH, "scheduler": {**PASS_THROUGH["scheduler"], "n_run": cap, "overdue": "shed"}})
+
+
+def arm_names() -> list[str]:
+    """The names that a measurement may be given."""
+    return [PASS, PLAIN, PRODUCT, STRONG, PAPER, *WRONG_STARTS, *map(without, AGENT_NAMES)]
+
+
 def arm_of(name: str) -> Arm:
-    """An arm by its name.
+    """An arm by its name; `STRONG` is not among them, because its window has to be found first (`capped`).
 
     Raises:
         StudyError: There is none of that name.
     """
-    known = {PASS: Arm(config=PASS_THROUGH), PLAIN: Arm(("--no-agents",)), PRODUCT: Arm()}
+    known = {PASS: Arm(config=PASS_THROUGH), PLAIN: Arm(("--no-agents",)), PRODUCT: Arm(), PAPER: Arm(("--preset", "paper"))}
+    starts: list[Mapping[str, Any]] = [{"policy": "fcfs"}, {"policy": "sjf"}, {"n_run": 4}]
+    known |= {name: Arm(config={"scheduler": start}) for name, start in zip(WRONG_STARTS, starts, strict=True)}
     for left_out in AGENT_NAMES:
         known[without(left_out)] = Arm(("--agents", ",".join(agent for agent in AGENT_NAMES if agent != left_out)))
     if name not in known:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +14,23 @@ from hmas.cli.output import EXIT_FAILED, complain, hint, json_option, say, say_j
 from hmas.controller.runtime.clock import SystemClock
 from hmas.loadgen.dataset import load_mixture
 from hmas_lab.as_it_comes import cancel_on_sigterm
+from hmas_lab.frontdoor.arms import arm_names
 from hmas_lab.frontdoor.load import DoorLoad
 from hmas_lab.frontdoor.measurement import Measurement
 from hmas_lab.frontdoor.runs import Runs
-from hmas_lab.frontdoor.settings import FULL, QUICK, VLLM, DoorSettings
-from hmas_lab.frontdoor.tables import body, cells_tables, goals_table, loads_table, worth_table
+from hmas_lab.frontdoor.settings import ARMS, FULL, PRODUCT, QUICK, VLLM, DoorSettings
+from hmas_lab.frontdoor.tables import all_tables, body
 from hmas_lab.onvllm.cli import page_option
 from hmas_lab.page import write_page
 from hmas_lab.questions import data_dir, read_questions
 from hmas_lab.result_files import write_result
-from hmas_lab.vllm_engine import VllmServer, running_vllm
+from hmas_lab.vllm_engine import WHOLE_PROMPTS, VllmServer, running_vllm
 
 SIM, ON_VLLM = "frontdoor", "frontdoor-vllm"
-"""Kinds of result: names of their files, and of the page's markers."""
+KINDS = (SIM, ON_VLLM, f"{SIM}-arms", f"{ON_VLLM}-arms")
+"""Kinds of result: names of their files, and of the page's markers. Those of chosen arms leave the others as they are."""
 MODEL_LEN = 1024
-VLLM_FLAGS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+VLLM_FLAGS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes", *WHOLE_PROMPTS)
 
 
 @click.command()
@@ -37,8 +40,10 @@ VLLM_FLAGS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
 @click.option(
     "--seconds", type=click.FloatRange(4, 600), help="Length of the arrivals of a run; default: 36, 16 with --quick, 60 on a real vLLM."
 )
+@click.option("--warmup", "warmup_s", type=click.FloatRange(0, 600), help="Requests before this are not scored; default: 0 s.")
 @click.option("--repeats", type=click.IntRange(1, 20), help="Runs of each load, on other arrivals each time.")
 @click.option("--loads", help="Rates over capacity, with commas between.")
+@click.option("--arms", help=f"Arms with commas between, {PRODUCT} among them; default: {', '.join(ARMS)}.")
 @click.option("--budget", type=click.FloatRange(1, 600), help="Minutes after which no further run begins; default: 20.")
 @click.option("--apart", is_flag=True, help="One arm at a time instead of side by side.")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=1, show_default=True, help="Requests and times follow from it.")
@@ -53,6 +58,9 @@ def frontdoor(ctx: click.Context, /, *, page: Path | None, out: Path, as_json: b
     `hmas up` as it comes. A cell is a kind of body, with `max_tokens` or without, with declared targets or without. Requests that declare
     none are judged by a TTFT of 2 s and a TPOT of 60 ms.
 
+    Further arms may be named: the product without one of its agents, under the preset `paper` or with a start that does not suit the load,
+    and first come first served with the best of a few windows and deadline shedding (fcfs-cap-shed).
+
     Prompts are those of HMAS_DATA_DIR where it is set, else the project's own. Nothing else should run on the machine meanwhile.
 
     \b
@@ -60,10 +68,11 @@ def frontdoor(ctx: click.Context, /, *, page: Path | None, out: Path, as_json: b
       hmas-lab frontdoor --quick
       hmas-lab frontdoor
       hmas-lab frontdoor --vllm-python build/vllm/bin/python --model build/smollm2
+      hmas-lab frontdoor --loads 1.3 --repeats 5 --arms no-agents,fcfs-cap-shed,paper,as-it-comes
       hmas-lab frontdoor --page docs/frontdoor.md
     """  # noqa: D301 - click reads \b as "do not rewrap"
     if page is not None:
-        say(f"{page}: written from {out}: {', '.join(write_page(page, out, {SIM: body, ON_VLLM: body}, command='hmas-lab frontdoor'))}")
+        say(f"{page}: written from {out}: {', '.join(write_page(page, out, dict.fromkeys(KINDS, body), command='hmas-lab frontdoor'))}")
         return
     if (options["vllm_python"] is None) != (options["model"] is None):
         raise click.UsageError("give --vllm-python and --model together")
@@ -77,9 +86,7 @@ def frontdoor(ctx: click.Context, /, *, page: Path | None, out: Path, as_json: b
     if as_json:
         say_json(document)
     else:
-        for found in (goals_table(document), loads_table(document), worth_table(document), *cells_tables(document)):
-            if not found.rows:
-                continue
+        for found in filter(lambda one: one.rows, all_tables(document)):
             say(f"{found.title}\n{table(found.head, found.rows)}\n")
     hint(f"written to {out / kind}.json")
     failures = document["quick_failures"] if options["quick"] else _missed(document)
@@ -92,11 +99,13 @@ def frontdoor(ctx: click.Context, /, *, page: Path | None, out: Path, as_json: b
 def settings_of(options: dict[str, Any]) -> DoorSettings:
     """The settings that the command line asks for."""
     base = VLLM if options["vllm_python"] is not None else QUICK if options["quick"] else FULL
-    chosen: dict[str, Any] = {key: options[key] for key in ("seconds", "repeats", "seed") if options[key] is not None}
+    chosen: dict[str, Any] = {key: options[key] for key in ("seconds", "warmup_s", "repeats", "seed") if options[key] is not None}
     if options["budget"] is not None:
         chosen["budget_s"] = 60.0 * options["budget"]
     if options["apart"]:
         chosen["at_once"] = 1
+    if options["arms"]:
+        chosen["arms"] = _arms_of(options["arms"])
     if options["loads"]:
         try:
             loads = tuple(float(part) for part in options["loads"].split(","))
@@ -108,9 +117,20 @@ def settings_of(options: dict[str, Any]) -> DoorSettings:
     return msgspec.structs.replace(base, **chosen)
 
 
+def _arms_of(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    unknown = [name for name in names if name not in arm_names()]
+    if unknown:
+        raise click.UsageError(f"--arms names {unknown[0]!r}; allowed: {', '.join(arm_names())}")
+    if PRODUCT not in names:
+        raise click.UsageError(f"--arms is {text!r}; needed: {PRODUCT}, which all others are compared with")
+    return names
+
+
 def kind_of(settings: DoorSettings, options: dict[str, Any]) -> str:
     """The name of the measurement's files."""
-    return ON_VLLM if settings.engine == "vllm" else f"{SIM}-quick" if options["quick"] else SIM
+    kind = ON_VLLM if settings.engine == "vllm" else f"{SIM}-quick" if options["quick"] else SIM
+    return f"{kind}-arms" if options["arms"] else kind
 
 
 async def _measure(settings: DoorSettings, options: dict[str, Any], out: Path) -> dict[str, Any]:
@@ -123,7 +143,8 @@ async def _measure(settings: DoorSettings, options: dict[str, Any], out: Path) -
     runs_folder.mkdir(parents=True, exist_ok=True)
     async with engines_of(settings, options, runs_folder) as engines:
         runs = Runs(settings, load, engines, runs_folder, hint)
-        return await Measurement(settings, load, runs, SystemClock(), hint).run()
+        kept = partial(write_result, out / f"{kind_of(settings, options)}.json")
+        return await Measurement(settings, load, runs, SystemClock(), hint, keep=kept).run()
 
 
 @asynccontextmanager

@@ -10,18 +10,23 @@ from hmas.controller.runtime.clock import Clock
 from hmas.loadgen.results import Result
 from hmas_lab.blocks import drawn_order
 from hmas_lab.compare import plain
-from hmas_lab.frontdoor.arms import without
+from hmas_lab.frontdoor.arms import Arm, arm_of, capped, without
 from hmas_lab.frontdoor.capacity import CapacityPoint
 from hmas_lab.frontdoor.cells import cell_of, figures, grouped, ratio
 from hmas_lab.frontdoor.goals import ByLoad, outcomes, quick_failures
 from hmas_lab.frontdoor.load import DoorLoad
 from hmas_lab.frontdoor.runs import Runs, most_good_rps
-from hmas_lab.frontdoor.settings import PASS, PLAIN, PRODUCT, DoorSettings
+from hmas_lab.frontdoor.settings import PASS, PLAIN, PRODUCT, STRONG, DoorSettings
 from hmas_lab.result_files import VERSION
 
 LONGER = 1.5
 Say = Callable[[str], None]
 Kept = dict[float, dict[str, list[Result]]]
+Keep = Callable[[dict[str, Any]], None]
+
+
+def _ignore(_document: dict[str, Any]) -> None:
+    """Nobody wants the document before its end."""
 
 
 class Measurement:
@@ -33,18 +38,23 @@ class Measurement:
         runs: Makes the runs.
         clock: Bounds the whole: what no longer fits into `budget_s` is left out and said so.
         say: Takes a line for whoever watches.
+        keep: Given the document after each load of each repetition, so that a measurement which is broken off leaves what it has.
     """
 
-    def __init__(self, settings: DoorSettings, load: DoorLoad, runs: Runs, clock: Clock, say: Say) -> None:
+    def __init__(self, settings: DoorSettings, load: DoorLoad, runs: Runs, clock: Clock, say: Say, *, keep: Keep = _ignore) -> None:
         self._settings = settings
         self._load = load
         self._runs = runs
         self._clock = clock
         self._say = say
+        self._keep = keep
         self._until_s = clock.now_s() + settings.budget_s
         self._longest_s = 0.0
         self._by_load: Kept = {}
         self._worth: list[Kept] = []
+        self._caps: dict[float, int] = {}
+        self._tuning: list[dict[str, Any]] = []
+        self._runs_made: list[dict[str, Any]] = []
         self._gaps: dict[str, float] = {}
         self._left_out: list[str] = []
 
@@ -58,13 +68,31 @@ class Measurement:
         points = await self._runs.capacity()
         capacity_rps = most_good_rps(points)
         self._say(f"capacity: {capacity_rps:.2f} good requests/s")
+        if STRONG in settings.arms:
+            for load in settings.loads:
+                await self._tune(load, capacity_rps)
         for repeat in range(settings.repeats):
             for load in settings.loads:
                 await self._one(self._by_load, load, repeat, settings.arms, capacity_rps)
+                self._keep(self._document(points, capacity_rps))
             if not repeat:
                 for load in settings.worth_loads:
                     await self._leave_out(load, capacity_rps)
         return self._document(points, capacity_rps)
+
+    async def _tune(self, load: float, capacity_rps: float) -> None:
+        """Finds the best window of the strong baseline at a load, on requests that no other run has."""
+        settings = self._settings
+        number = len(settings.loads) * settings.repeats + settings.loads.index(load)
+        arrivals = self._load.arrivals(number, rps=load * capacity_rps, seconds=settings.seconds)
+        made = await self._runs.side_by_side({f"cap-{cap}": capped(cap) for cap in settings.caps}, f"load-{load:g}-tuning", arrivals)
+        good = {cap: figures(results).good for cap, (results, _) in zip(settings.caps, made.values(), strict=True)}
+        self._caps[load] = max(good, key=good.__getitem__)
+        self._tuning.append({"load": load, "sent": len(arrivals), "good": {str(cap): count for cap, count in good.items()}})
+        self._say(f"load {load:g}, {STRONG}: good requests by window {good}; it has {self._caps[load]}")
+
+    def _arm(self, name: str, load: float) -> Arm:
+        return capped(self._caps[load]) if name == STRONG else arm_of(name)
 
     async def _leave_out(self, load: float, capacity_rps: float) -> None:
         """Runs the product without each agent in turn, each time beside the whole: what disturbs the machine disturbs both."""
@@ -84,16 +112,22 @@ class Measurement:
         number = settings.loads.index(load) + len(settings.loads) * repeat
         arrivals = self._load.arrivals(number, rps=load * capacity_rps, seconds=settings.seconds * (LONGER if load < 0.5 else 1.0))
         order = drawn_order(arms, seed=settings.seed, number=number)
-        made = await self._runs.side_by_side(order, f"load-{load:g}-run-{repeat + 1}", arrivals)
+        drawn = {arm: self._arm(arm, load) for arm in order}
+        made = await self._runs.side_by_side(drawn, f"load-{load:g}-run-{repeat + 1}", arrivals)
+        good: dict[str, int] = {}
         for arm in arms:
-            results, summary = made[arm]
+            answered, summary = made[arm]
+            results = [one for one in answered if one.at_s >= settings.warmup_s]
             kept.setdefault(load, {}).setdefault(arm, []).extend(results)
             self._gaps[f"{name}, {arm}"] = round(summary.max_gap_s, 3)
             found = figures(results)
+            good[arm] = found.good
             self._say(
                 f"{name}, {arm}: {found.good} good of {found.sent}, {found.unanswered} unanswered, "
                 f"TTFT p50 {found.ttft_ms_p50:.0f} ms, p95 {found.ttft_ms_p95:.0f} ms, TPOT p95 {found.tpot_ms_p95:.1f} ms"
             )
+        if kept is self._by_load:
+            self._runs_made.append({"load": load, "run": repeat + 1, "good": good})
         self._longest_s = max(self._longest_s, self._clock.now_s() - began_s)
 
     def _document(self, points: Sequence[CapacityPoint], capacity_rps: float) -> dict[str, Any]:
@@ -105,6 +139,8 @@ class Measurement:
             "stretch": self._load.stretch,
             "capacity": plain(points),
             "summary": {"loads": loads_summary(self._by_load), "goals": goals, "worth": worth_summary(self._worth)},
+            "tuning": self._tuning,
+            "runs": self._runs_made,
             "quick_failures": quick_failures(self._by_load),
             "left_out": self._left_out,
             "longest_gaps_s": self._gaps,
@@ -117,7 +153,8 @@ def loads_summary(by_load: ByLoad) -> list[dict[str, Any]]:
     for load, arms in by_load.items():
         by_cell = {name: grouped(results, cell_of) for name, results in arms.items()}
         cells = [{**cell._asdict(), **compared({name: by_cell[name].get(cell, []) for name in arms})} for cell in sorted(by_cell[PRODUCT])]
-        found.append({"load": load, **compared(arms), "cells": cells})
+        rivals = {name: msgspec.to_builtins(ratio(arms[PRODUCT], results)) for name, results in arms.items() if name != PRODUCT}
+        found.append({"load": load, **compared(arms), "rivals": rivals, "cells": cells})
     return found
 
 

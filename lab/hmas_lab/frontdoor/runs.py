@@ -1,7 +1,7 @@
 """The runs: arms side by side on the same requests, and the capacity that loads are measured by."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -75,20 +75,21 @@ class Runs:
         self._load.stretch = max(1.0, round(self._settings.headroom * tpot_ms / TIGHTER.tpot_ms, 1))
         self._say(f"TPOT of a request alone is {tpot_ms:.0f} ms: all targets are stretched by {self._load.stretch:g}")
 
-    async def side_by_side(self, names: Sequence[str], label: str, arrivals: Sequence[Arrival]) -> dict[str, Run]:
-        """The arms, at most `at_once` of them at a time, on the same requests.
+    async def side_by_side(self, arms: Mapping[str, Arm], label: str, arrivals: Sequence[Arrival]) -> dict[str, Run]:
+        """The arms by name, in the mapping's order and at most `at_once` of them at a time, on the same requests.
 
         Raises:
             StudyError: A stack did not come up.
         """
         made: dict[str, Run] = {}
+        names = list(arms)
         for first in range(0, len(names), self._settings.at_once):
             group = names[first : first + self._settings.at_once]
             async with AsyncExitStack() as exits:
                 folders = [self._folder / f"{label}-{name}" for name in group]
                 # One after another: stacks that start at the same time take each other's processor, and so their time to get ready.
                 stacks = [
-                    await exits.enter_async_context(running_arm(arm_of(name), self._engines, folder))
+                    await exits.enter_async_context(running_arm(arms[name], self._engines, folder))
                     for name, folder in zip(group, folders, strict=True)
                 ]
                 await asyncio.sleep(SETTLE_S)

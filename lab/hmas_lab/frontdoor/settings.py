@@ -11,6 +11,10 @@ Engine = Literal["sim", "vllm"]
 
 PASS, PLAIN, PRODUCT = "pass-through", "no-agents", "as-it-comes"
 ARMS = (PASS, PLAIN, PRODUCT)
+STRONG, PAPER = "fcfs-cap-shed", "paper"
+"""Further arms: first come first served with the best fixed window and deadline shedding, and the product under the preset `paper`."""
+WRONG_STARTS = ("from-fcfs", "from-sjf", "from-window-4")
+"""Further arms: the product with a policy or a window configured that does not suit the load."""
 
 TARGETS = Slo(ttft_ms=2000.0, tpot_ms=60.0)
 """By which a request is judged that declares none."""
@@ -49,9 +53,12 @@ class DoorSettings(msgspec.Struct, frozen=True, kw_only=True):
         engines: What `hmas up --engine` is given for the embedded ones.
         forms: Kinds of requests, of `hmas.loadgen.client_load.FORMS`.
         loads: Mean arrival rates over the measured capacity.
-        seconds: Length of the arrivals of a run; half as long again where the load is below a half, because so few arrive.
+        seconds: Length of the arrivals of a run; half as long again where the load is below a half, because so few arrive. `warmup_s`: what
+            arrives before is served but not scored.
         repeats: How often each load is run, on other arrivals each time.
-        arms: Configurations that are compared. `worth_loads`: loads at which each agent is left out in turn.
+        arms: Configurations that are compared. `caps`: windows of which `STRONG` has the best; each is tried at every load, on requests of
+            its own.
+        worth_loads: Loads at which each agent is left out in turn.
         cap: `max_tokens` of those that send it.
         max_prompt, max_output: Longer questions, and those with a longer answer, are not asked.
         past: Lengths in histories.
@@ -69,8 +76,10 @@ class DoorSettings(msgspec.Struct, frozen=True, kw_only=True):
     forms: tuple[str, ...] = ("chat-1", "chat-3", "chat-9", "completion", "tools", "system-2000", "not-streamed", "n-2")
     loads: tuple[float, ...] = (0.1, 0.5, 0.9, 1.3)
     seconds: float = 36.0
+    warmup_s: float = 0.0
     repeats: int = 2
     arms: tuple[str, ...] = ARMS
+    caps: tuple[int, ...] = (12, 24, 48)
     worth_loads: tuple[float, ...] = (0.9, 1.3)
     cap: int = 512
     max_prompt: int = 1500
@@ -105,6 +114,7 @@ VLLM = DoorSettings(
     loads=(0.5, 0.9, 1.3),
     seconds=60.0,
     repeats=1,
+    caps=(12, 20, 32),
     worth_loads=(),
     cap=128,
     max_prompt=300,

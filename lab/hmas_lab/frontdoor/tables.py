@@ -5,7 +5,7 @@ from typing import Any
 
 from hmas_lab.frontdoor.cells import cell_words
 from hmas_lab.frontdoor.load import Cell
-from hmas_lab.frontdoor.settings import PASS, PLAIN, PRODUCT
+from hmas_lab.frontdoor.settings import PASS, PLAIN, PRODUCT, STRONG
 from hmas_lab.tables import Table, cell, markdown
 
 Document = Mapping[str, Any]
@@ -33,6 +33,26 @@ def loads_table(document: Document) -> Table:
     if document["stretch"] != 1.0:
         title += f"; all targets are stretched by {document['stretch']:g}, because the engine is slow"
     return Table(title, ARM_HEAD, rows)
+
+
+def rivals_table(document: Document) -> Table:
+    """The product beside each other arm on the same requests, and each run by itself where there are several."""
+    rows: list[tuple[str, ...]] = [
+        (f"{load['load']:g}", name, str(found["good"]), str(found["base"]), _ratio(found), _by_run(document, load["load"], name))
+        for load in document["summary"]["loads"]
+        for name, found in load["rivals"].items()
+    ]
+    title = "Good requests of the product beside each other arm; in single runs the product's stand first"
+    return Table(title, ("load", "other arm", PRODUCT, "the other", "ratio", "single runs"), rows)
+
+
+def tuning_table(document: Document) -> Table:
+    """What the strong baseline's windows gave on requests of their own; the best of a load is the one that it has there."""
+    rows: list[tuple[str, ...]] = [
+        (f"{one['load']:g}", str(one["sent"]), ", ".join(f"{count} with {cap}" for cap, count in one["good"].items()))
+        for one in document["tuning"]
+    ]
+    return Table(f"Windows tried for {STRONG}", ("load", "sent", "good"), rows)
 
 
 def cells_tables(document: Document) -> list[Table]:
@@ -65,15 +85,23 @@ def worth_words(found: Mapping[str, Any]) -> str:
     return "helps" if value > 1.0 else "harms"
 
 
+def all_tables(document: Document) -> list[Table]:
+    """Every table, in the order of the page; some may have no rows."""
+    whole = [goals_table(document), loads_table(document), rivals_table(document), tuning_table(document), worth_table(document)]
+    return [*whole, *cells_tables(document)]
+
+
 def body(document: Document) -> str:
     """What stands between the markers of the page."""
-    parts = [markdown(goals_table(document)), markdown(loads_table(document))]
-    if document["summary"]["worth"]:
-        parts.append(markdown(worth_table(document)))
-    parts += [markdown(table) for table in cells_tables(document)]
+    parts = [markdown(table) for table in all_tables(document) if table.rows]
     if document["left_out"]:
         parts.append("Left out for want of time: " + "; ".join(document["left_out"]) + ".")
     return "\n\n".join(parts)
+
+
+def _by_run(document: Document, load: float, name: str) -> str:
+    made = [one["good"] for one in document["runs"] if one["load"] == load]
+    return ", ".join(f"{good[PRODUCT]}:{good[name]}" for good in made)
 
 
 def _arm(name: str, found: Mapping[str, Any]) -> tuple[str, ...]:

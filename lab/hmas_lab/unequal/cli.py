@@ -22,7 +22,7 @@ from hmas_lab.result_files import write_result
 from hmas_lab.unequal.page import KIND, about, body, tables
 from hmas_lab.unequal.settings import FAST, MAX_MODEL_LEN, MODEL, ROUTERS, SLOW, Settings, door_settings
 from hmas_lab.unequal.study import Ground, Unequal
-from hmas_lab.vllm_engine import VllmServer, running_each
+from hmas_lab.vllm_engine import WHOLE_PROMPTS, VllmServer, running_each
 
 DEFAULT = Settings()
 PATH = click.Path(path_type=Path)
@@ -92,8 +92,7 @@ def measure(settings: Settings, python: Path, model: Path, out: Path) -> dict[st
             cores=str(core),
             pinned=True,
             share=share,
-            # With a seed in the request, and every request here has one, vLLM 0.32 on a CPU ends where a step computes a part of a prompt.
-            flags=("--no-enable-chunked-prefill",),
+            flags=WHOLE_PROMPTS,
         )
         for name, core, share in ((FAST, cores[0], 1.0), (SLOW, cores[1], settings.share))
     }
