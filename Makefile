@@ -15,7 +15,7 @@ COMPILED := build/compiled
 # Python keeps what it has compiled, whatever the environment says: else each worker and each process of a test compiles every source anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-mqtt test-long test-lab test-install test-clients setup-clients lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler setup-train test-train eval-agents eval-pretrained bench-agents bench-qos ablate-agents lab-hmas lab-paper-preset lab-heteroserve lab-prefix lab-prefix-live lab-unequal lab-traces lab-live lab-statera bench-twin bench-bad-requests bench-outside bench-frontdoor bench-frontdoor-quick bench-tenants setup-smollm2 lab-intents abuse
+.PHONY: help demo test test-mqtt test-long test-lab test-install test-clients setup-clients lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler setup-train test-train eval-agents eval-pretrained bench-agents bench-qos ablate-agents lab-hmas lab-paper-preset lab-heteroserve lab-prefix lab-prefix-live lab-unequal lab-traces lab-live lab-statera bench-twin bench-bad-requests bench-outside bench-frontdoor bench-frontdoor-quick bench-tenants setup-smollm2 lab-intents lab-selectors abuse
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s $$'\t'
@@ -200,6 +200,10 @@ bench-tenants: $(VENV)/.core $(VLLM_VENV)/.ready build/smollm2/.ready  ## a tena
 lab-intents: $(VENV)/.core $(VLLM_VENV)/.ready build/smollm2/.ready  ## a hundred intentions in words, asked of SmolLM2 on a real vLLM; writes build/lab/intents.json and docs/intents.md (10 minutes)
 	$(BIN)/hmas-lab intents --vllm-python $(VLLM_VENV)/bin/python --weights build/smollm2
 	$(BIN)/hmas-lab intents --page docs/intents.md
+
+lab-selectors: $(VENV)/.core $(VLLM_VENV)/.ready build/smollm2/.ready  ## SmolLM2 as meta's selector, beside rules, twin and chance; writes build/lab/selectors.json and docs/meta.md (20 minutes)
+	$(BIN)/hmas-lab selectors --vllm-python $(VLLM_VENV)/bin/python --weights build/smollm2
+	$(BIN)/hmas-lab selectors --page docs/meta.md
 
 demo-vllm: $(VENV)/.core $(VLLM_VENV)/.ready  ## the same comparison on a real vLLM on this CPU; writes build/demo-vllm.json
 	$(BIN)/hmas-lab demo-vllm --vllm-python $(VLLM_VENV)/bin/python --model build/tiny-model

@@ -29,6 +29,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "llm-pilot": ("hmas_lab.training.cli:llm_pilot", "A model of the times in request logs of known hardware."),
         "train-meta": ("hmas_lab.meta.cli:train_meta", "Meta's classifier and table: which policy serves which workload best."),
         "intents": ("hmas_lab.intents.cli:intents", "A hundred intentions of operators in words: what a language model makes of them."),
+        "selectors": ("hmas_lab.selectors.cli:selectors", "Which policy a language model chooses for meta, and how often it is right."),
         "prefix": ("hmas_lab.prefix.cli:prefix", "Prefix caches of a fleet: the product's routers beside those of other gateways."),
         "prefix-live": ("hmas_lab.prefix_live.cli:prefix_live", "The same live: two real vLLM behind those routers."),
         "unequal": ("hmas_lab.unequal.cli:unequal", "Routers on two real vLLM, one of which is slow, through the front door."),

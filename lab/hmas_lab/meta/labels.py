@@ -10,7 +10,7 @@ from hmas.controller.core.messages import LongView, ShortView
 from hmas.controller.core.types import OutcomeKind
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
 from hmas.planning.case import Case
-from hmas.planning.running import Watch, run_case
+from hmas.planning.running import Run, Watch, run_case
 from hmas_lab.meta.draws import Drawn, cases
 from hmas_lab.meta.features import SHORT_LIST, features_of
 
@@ -70,13 +70,21 @@ def _run(case: Case) -> tuple[dict[str, bool], list[LongView]]:
             views.append(view)
 
     run = run_case(case, Watch(viewed=viewed))
-    fate = {
+    return good_by_request(run), [view for view in views if is_scored(view, run)]
+
+
+def good_by_request(run: Run) -> dict[str, bool]:
+    """Whether each request after the warm-up kept both targets."""
+    return {
         record.request_id: record.outcome is OutcomeKind.COMPLETED and record.slo_met
         for record in run.records
-        if record.arrival_s >= case.warmup_s
+        if record.arrival_s >= run.case.warmup_s
     }
-    last_s = run.records[-1].arrival_s
-    return fate, [view for view in views if case.warmup_s <= view.sent_s <= last_s and view.ended > 0]
+
+
+def is_scored(view: LongView, run: Run) -> bool:
+    """Whether a view lies between the warm-up and the last arrival, and something had ended."""
+    return run.case.warmup_s <= view.sent_s <= run.records[-1].arrival_s and view.ended > 0
 
 
 def _best(good: dict[str, float], fates: dict[str, dict[str, bool]]) -> str:
