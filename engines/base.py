@@ -3,7 +3,7 @@
 Inside H-MAS the LOWER priority value goes first, as in vLLM. Each adapter converts it to its engine's own sign.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Literal, Protocol
 
 import msgspec
@@ -24,8 +24,6 @@ class EngineCapabilities(msgspec.Struct, frozen=True, kw_only=True):
         abort: Whether `Engine.abort` reaches the engine; if not, a request can only be aborted by closing its connection.
         priority: Whether the engine orders its own queue by the request's `priority`.
         load_signals: Whether snapshots carry the engine's own running, waiting and KV figures.
-        reprioritize: Whether `Engine.reprioritize` reaches the engine's own queue.
-        evict: Whether `Engine.evict` can put running requests back into that queue.
         token_counters: Whether the token totals in snapshots grow with every step, so that totals that stand still mean that nothing is
             computed.
         control: The state of live control, as text for an operator: which knobs are live, and why the others are not.
@@ -37,8 +35,6 @@ class EngineCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     abort: bool = False
     priority: bool = False
     load_signals: bool = False
-    reprioritize: bool = False
-    evict: bool = False
     token_counters: bool = False
     control: str = ""
 
@@ -180,23 +176,6 @@ class Engine(Protocol):
 
     async def apply_knobs(self, knobs: Knobs) -> KnobReport:
         """Sets live knobs. The report lists knobs that the engine cannot set as refused; never raises."""
-
-    async def reprioritize(self, priorities: Mapping[str, int]) -> frozenset[str]:
-        """Changes the priority of requests that wait in the engine's own queue; never raises.
-
-        Args:
-            priorities: The new priority by the `request_id` of `send`; lower goes first.
-
-        Returns:
-            Ids of the requests that were changed. An id that is unknown, or whose request no longer waits, is left out.
-        """
-
-    async def evict(self, request_ids: Sequence[str]) -> frozenset[str]:
-        """Puts running requests back into the engine's own queue, which computes them again later; never raises.
-
-        Returns:
-            Ids of the requests that were evicted.
-        """
 
     async def close(self) -> None:
         """Closes every connection."""

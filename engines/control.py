@@ -1,13 +1,11 @@
 """The client of the control plugins: one HTTP interface for every engine that has a plugin (docs/engines.md).
 
-    GET  /hmas/v1/control  ->  engine, engine_version, plugin_version, knobs {name: {value, min, max, start}}, actions, absent
-    POST /hmas/v1/control  {"knobs": {}, "priorities": {}, "evict": []}  ->  applied, refused, reprioritized, evicted
+    GET  /hmas/v1/control  ->  engine, engine_version, plugin_version, knobs {name: {value, min, max, start}}, priority, absent
+    POST /hmas/v1/control  {"knobs": {}}  ->  applied, refused
 
 A plugin carries out the whole order, or nothing of it if it refuses a field such as `knobs.n_run`. Knobs have H-MAS's own names
 (`hmas.engines.base.KnobName`); the plugin maps them to the names of its engine.
 """
-
-from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -18,8 +16,6 @@ from hmas.engines.openai import OpenAIEngine
 
 CONTROL_PATH = "/hmas/v1/control"
 KNOBS: tuple[KnobName, ...] = ("n_run", "token_budget")
-MAX_IDS = 1000
-"""Request ids that a plugin accepts in one call."""
 
 
 class ControlKnob(msgspec.Struct, frozen=True):
@@ -32,25 +28,25 @@ class ControlKnob(msgspec.Struct, frozen=True):
 
 
 class ControlState(msgspec.Struct, frozen=True):
-    """What a plugin reports about itself.
+    """What a plugin reports about itself. A plugin of another version may report more fields, or leave out some of these.
 
     Attributes:
         knobs: The live knobs by name.
-        actions: The supported actions, of `reprioritize` and `evict`.
-        absent: Why a knob or an action is missing, by name.
+        priority: Whether the engine's own queue is ordered by the request's priority.
+        absent: Why a knob, or that order, is missing, by name.
     """
 
     engine: str
     engine_version: str
     plugin_version: str
     knobs: dict[str, ControlKnob] = {}
-    actions: list[str] = []
+    priority: bool = False
     absent: dict[str, str] = {}
 
     @property
     def words(self) -> str:
         """What is live and why the rest is not, as text for `hmas engines`."""
-        live = ", ".join([*(name for name in KNOBS if name in self.knobs), *self.actions]) or "nothing"
+        live = ", ".join(name for name in KNOBS if name in self.knobs) or "nothing"
         return "; ".join([f"live: {live}", *(f"{name}: {why}" for name, why in self.absent.items())])
 
 
@@ -59,8 +55,6 @@ class ControlAnswer(msgspec.Struct, frozen=True):
 
     applied: dict[str, int] = {}
     refused: dict[str, str] = {}
-    reprioritized: list[str] = []
-    evicted: list[str] = []
 
 
 class _Refusal(msgspec.Struct, frozen=True):
@@ -112,22 +106,6 @@ class ControlRoute:
             return {}, dict.fromkeys(order, words)
         return {} if named else answer.applied, {name: reason for name, reason in named.items() if name in order}
 
-    async def reprioritize(self, priorities: Mapping[str, int]) -> frozenset[str]:
-        """Changes priorities, given in the engine's own sign (the adapter has converted them); returns the ids that were changed."""
-        changed: list[str] = []
-        for part in _parts(list(priorities)):
-            answer = await self._post({"priorities": {name: priorities[name] for name in part}})
-            changed += [] if isinstance(answer, str) else answer.reprioritized
-        return frozenset(changed)
-
-    async def evict(self, request_ids: Sequence[str]) -> frozenset[str]:
-        """Evicts requests and returns the ids that were evicted."""
-        gone: list[str] = []
-        for part in _parts(list(dict.fromkeys(request_ids))):
-            answer = await self._post({"evict": part})
-            gone += [] if isinstance(answer, str) else answer.evicted
-        return frozenset(gone)
-
     async def _post(self, order: dict[str, object]) -> ControlAnswer | str:
         try:
             status, data = await self._client.post(CONTROL_PATH, msgspec.json.encode(order))
@@ -139,10 +117,6 @@ class ControlRoute:
             return msgspec.json.decode(data, type=ControlAnswer)
         except msgspec.DecodeError as error:
             return f"{CONTROL_PATH} answers no report: {error}"
-
-
-def _parts(names: list[str]) -> list[list[str]]:
-    return [names[start : start + MAX_IDS] for start in range(0, len(names), MAX_IDS)]
 
 
 def _words(status: int, data: bytes) -> str:
@@ -159,7 +133,7 @@ def _words(status: int, data: bytes) -> str:
 
 
 class PluginEngine(OpenAIEngine):
-    """The base of adapters of engines that may have the control plugin: with it, knobs and actions are live."""
+    """The base of adapters of engines that may have the control plugin: with it, knobs are live."""
 
     def __init__(self, client: EngineClient, control: EngineClient | None = None) -> None:
         super().__init__(client, control)
@@ -175,16 +149,6 @@ class PluginEngine(OpenAIEngine):
         turned = {name: msgspec.structs.replace(held[name], value=value) for name, value in report.applied.items() if name in held}
         self._plugin = msgspec.structs.replace(self._plugin, knobs=held | turned)
         return report
-
-    async def reprioritize(self, priorities: Mapping[str, int]) -> frozenset[str]:
-        """Changes the priority of waiting requests and returns the ids that were changed."""
-        if not self.capabilities.reprioritize:
-            return frozenset()
-        return await self._route.reprioritize({name: self._signed(priority) for name, priority in priorities.items()})
-
-    async def evict(self, request_ids: Sequence[str]) -> frozenset[str]:
-        """Puts running requests back into the engine's queue and returns their ids."""
-        return await self._route.evict(request_ids) if self.capabilities.evict else frozenset()
 
     async def _apply_stock(self, knobs: Knobs) -> KnobReport:
         """Sets live knobs of an engine without the plugin: none."""
@@ -211,13 +175,9 @@ class PluginEngine(OpenAIEngine):
         return msgspec.structs.replace(
             capabilities,
             live_knobs=tuple(name for name in KNOBS if name in state.knobs),
-            reprioritize="reprioritize" in state.actions,
-            evict="evict" in state.actions,
+            # An engine without its plugin does not always show how its queue is ordered.
+            priority=capabilities.priority or state.priority,
         )
 
     def _knob(self, name: KnobName) -> ControlKnob | None:
         return self._plugin.knobs.get(name) if self._plugin is not None else None
-
-    def _signed(self, priority: int) -> int:
-        """A priority in the engine's own sign."""
-        return priority

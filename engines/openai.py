@@ -1,7 +1,7 @@
 """The adapter of any OpenAI-compatible server: it passes requests on and assumes nothing else about the server."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import msgspec
 import orjson
@@ -75,14 +75,6 @@ class OpenAIEngine:
         """Refuses every knob that is set."""
         reason = f"an engine of kind {self.kind} has no live knobs; set them at its start"
         return KnobReport(refused=dict.fromkeys(msgspec.to_builtins(knobs), reason))
-
-    async def reprioritize(self, priorities: Mapping[str, int]) -> frozenset[str]:  # noqa: ARG002 - other adapters use it
-        """Returns an empty set: such a server's queue cannot be changed."""
-        return frozenset()
-
-    async def evict(self, request_ids: Sequence[str]) -> frozenset[str]:  # noqa: ARG002 - other adapters use it
-        """Returns an empty set: such a server cannot evict requests."""
-        return frozenset()
 
     async def close(self) -> None:
         """Closes every connection."""

@@ -1,6 +1,6 @@
 """The kinds of engines, and their detection at the start and after each outage: an engine may be replaced while the gateway serves."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -84,14 +84,6 @@ class ConnectedEngine:
     async def apply_knobs(self, knobs: Knobs) -> KnobReport:
         """As `Engine.apply_knobs`."""
         return await self._adapter.apply_knobs(knobs)
-
-    async def reprioritize(self, priorities: Mapping[str, int]) -> frozenset[str]:
-        """As `Engine.reprioritize`."""
-        return await self._adapter.reprioritize(priorities)
-
-    async def evict(self, request_ids: Sequence[str]) -> frozenset[str]:
-        """As `Engine.evict`."""
-        return await self._adapter.evict(request_ids)
 
     async def close(self) -> None:
         """As `Engine.close`."""

@@ -107,9 +107,7 @@ class VllmEngine(PluginEngine):
         self._control_read_s = now_s
         # A known plugin answers between two steps; the reading of the engine's load must not wait long for it.
         words = await self._read_plugin(WINDOW_ONLY, CONTROL_TIMEOUT_S if self._plugin is None else _CONTROL_WAIT_S)
-        able = self._with_plugin(self.capabilities)
-        # Priorities of waiting requests can be changed only if the queue is ordered by priority.
-        self.capabilities = msgspec.structs.replace(able, priority=able.priority or able.reprioritize, control=words)
+        self.capabilities = msgspec.structs.replace(self._with_plugin(self.capabilities), control=words)
 
     def _value(self, name: KnobName, setting: str) -> int | None:
         """A knob's active value as the plugin reports it, else its start-up value if the engine shows it."""

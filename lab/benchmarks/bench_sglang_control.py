@@ -127,7 +127,7 @@ def added_us_per_step() -> float:
     """Microseconds that the plugin's hook adds to a step that chooses no prompt, which nearly every step is."""
     settings = SimpleNamespace(**{CAP: 8, "num_dp_ranks": 1, "pp_size": 1})
     scheduler = SimpleNamespace(max_running_requests=8, waiting_queue=[])
-    setattr(scheduler, hooks.CONTROL, Control(scheduler, lambda _name, _value: True, lambda: settings, hooked=True))
+    setattr(scheduler, hooks.CONTROL, Control(scheduler, lambda _name, _value: True, lambda: settings))
     plan, steps = SimpleNamespace(batch_to_run=None, running_batch=None), 200_000
 
     def stock(_scheduler: Any, _batch: Any) -> Any:

@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 from aiohttp import web
-from test_vllm_plugin import Scheduler
+from test_vllm_plugin import Policy, Scheduler
 
 from hmas.engines.base import Knobs
 from hmas.engines.client import EngineClient
-from hmas.engines.control import CONTROL_PATH, MAX_IDS, ControlRoute
+from hmas.engines.control import CONTROL_PATH, ControlRoute, ControlState
 from hmas.engines.plugin.hmas_engine_plugin.access import refusal
 from hmas.engines.plugin.hmas_engine_plugin.order import OrderError, answer, parse_order
 from hmas.engines.plugin.hmas_engine_plugin.vllm.core import handle
@@ -41,7 +41,7 @@ class Door:
         except OrderError as error:
             return web.json_response(answer(refused=error.refused), status=400)
         self.orders.append(order)
-        done = handle(core, {"knobs": order.knobs, "priorities": order.priorities, "evict": order.evict})
+        done = handle(core, {"knobs": order.knobs})
         return web.json_response(done, status=400 if done["refused"] else 200)
 
     async def version(self, _request):
@@ -82,7 +82,7 @@ async def engine(door):
 
 async def test_an_engine_with_the_plugin(door, engine):
     assert engine.capabilities.live_knobs == ("n_run", "token_budget")
-    assert engine.capabilities.control == "live: n_run, token_budget, reprioritize, evict"
+    assert engine.capabilities.control == "live: n_run, token_budget"
     assert engine.capabilities.priority
     snapshot = await engine.snapshot(1.0)
     assert (snapshot.max_num_seqs, snapshot.max_num_seqs_ceiling, snapshot.max_num_batched_tokens_ceiling) == (8, 8, 512)
@@ -90,6 +90,23 @@ async def test_an_engine_with_the_plugin(door, engine):
     snapshot = await engine.snapshot(1.1)
     assert (snapshot.max_num_seqs, snapshot.max_num_seqs_ceiling) == (3, 8)
     assert (snapshot.max_num_batched_tokens, snapshot.max_num_batched_tokens_ceiling) == (64, 512)
+
+
+async def test_an_engine_whose_queue_goes_by_arrival_gets_no_priorities(door):
+    door.scheduler.policy = Policy.FCFS
+    engine = await connect_engine(name="e", url=door.url, control_token=TOKEN)
+    assert not engine.capabilities.priority
+    assert engine.capabilities.live_knobs == ("n_run", "token_budget")
+    assert "priority: the queue's order is fcfs; start vLLM with --scheduling-policy priority" in engine.capabilities.control
+    await engine.close()
+
+
+async def test_a_plugin_of_another_version_is_read(door, route):
+    older = '{"engine": "vllm", "engine_version": "0.32.0", "plugin_version": "0.2.0", "knobs": {}, "actions": ["evict"], "absent": {}}'
+    door.says = (200, older)
+    assert await route.read() == ControlState(engine="vllm", engine_version="0.32.0", plugin_version="0.2.0")
+    door.says = (200, '{"applied": {"n_run": 3}, "refused": {}, "reprioritized": [], "evicted": []}')
+    assert (await route.apply(Knobs(n_run=3))).applied == {"n_run": 3}
 
 
 async def test_knobs_that_somebody_else_has_turned_are_seen_in_time(door, engine):
@@ -127,7 +144,6 @@ async def test_an_engine_whose_plugin_cannot_be_used_is_well_and_says_why(door, 
     assert words in engine.capabilities.control
     assert engine.capabilities.control.startswith("the gateway's window holds n_run")
     assert words in (await engine.apply_knobs(Knobs(n_run=3))).refused["n_run"]
-    assert (await engine.evict(["a"]), await engine.reprioritize({"a": 1})) == (frozenset(), frozenset())
     await engine.close()
 
 
@@ -148,24 +164,12 @@ async def test_an_order_that_nobody_understood_was_not_obeyed(door, route, says)
     door.says = says
     report = await route.apply(Knobs(n_run=3))
     assert (report.applied, set(report.refused)) == ({}, {"n_run"})
-    assert await route.evict(["a"]) == frozenset()
 
 
 async def test_a_knob_of_which_nothing_is_said_counts_as_refused(door, route):
     door.says = (200, '{"applied": {"n_run": 3}}')
     report = await route.apply(Knobs(n_run=3, token_budget=64))
     assert (report.applied, set(report.refused)) == ({"n_run": 3}, {"token_budget"})
-
-
-async def test_many_ids_go_in_several_orders(door, route):
-    queue = door.scheduler.waiting
-    for number in range(MAX_IDS + 1):
-        request = SimpleNamespace(request_id=f"chatcmpl-r{number}", priority=0)
-        queue.add_request(request)
-        door.scheduler.requests[request.request_id] = request
-    changed = await route.reprioritize({f"r{number}": 5 for number in range(MAX_IDS + 1)})
-    assert len(changed) == MAX_IDS + 1
-    assert [len(order.priorities) for order in door.orders] == [MAX_IDS, 1]
 
 
 async def test_an_engine_that_is_gone_refuses(unused_tcp_port):

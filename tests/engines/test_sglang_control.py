@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from sglang_client import COMPLETIONS, ask, document, prompt, read, rid, same, start, tokens, until, waits
+from sglang_client import COMPLETIONS, ask, document, prompt, read, rid, same, start, tokens, until
 from sglang_server import CHUNK, MAX_RUNNING, TOKEN, served
 
 from hmas.controller.admin.client import AdminClient
@@ -74,11 +74,11 @@ async def order(route, **fields) -> tuple[int, dict]:
     return status, orjson.loads(data)
 
 
-async def test_what_it_says(engine):
+async def test_what_it_says(engine, route):
+    assert (await state(route))["priority"] is True
     able, snapshot = engine.capabilities, await engine.snapshot(0.0)
     assert able.live_knobs == ("n_run", "token_budget")
-    assert (able.kind, able.priority, able.reprioritize, able.evict) == ("sglang", True, True, True)
-    assert able.control.startswith("live: n_run, token_budget, reprioritize, evict")
+    assert (able.kind, able.priority, able.control) == ("sglang", True, "live: n_run, token_budget")
     assert (snapshot.max_num_seqs_ceiling, snapshot.max_num_batched_tokens_ceiling) == (MAX_RUNNING, CHUNK)
 
 
@@ -128,61 +128,6 @@ async def test_tokens_per_prefill_step(engine, server):
     assert sum(narrow) == sum(wide) == 1200
 
 
-async def test_a_queued_request_overtakes(engine):
-    await engine.apply_knobs(Knobs(n_run=1))
-    ended = []
-
-    async def queued(number: int, output_tokens: int) -> None:
-        await ask(engine, number, prompt(50 + number, 10), output_tokens)
-        ended.append(number)
-
-    work = [start(queued(0, 100))]
-    await until(engine, lambda now: now.running == 1)
-    for number in range(1, 5):
-        work.append(start(queued(number, 2)))
-        await until(engine, waits(number))
-    changed = await engine.reprioritize({rid(3): -5, rid(1): 7, rid(0): -9, rid(99): 1, rid(3)[:-1]: 1})
-    assert changed == {rid(3), rid(1)}
-    await asyncio.gather(*work)
-    assert ended == [0, 3, 2, 4, 1]
-
-
-async def test_an_evicted_request_goes_on_where_it_was(engine):
-    undisturbed = await ask(engine, 0, prompt(60, 50), 60)
-    another = await ask(engine, 0, [*prompt(61, 1), *prompt(60, 50)[1:]], 60)
-    assert not same(another, undisturbed)
-    preemptions = (await engine.snapshot(0.0)).preemptions_total
-    work = start(ask(engine, 1, prompt(60, 50), 60))
-    times = 0
-    while not work.done() and times < 5:
-        await until(engine, lambda now: now.running == 1 or work.done())
-        times += await engine.evict([rid(1), rid(99)]) == {rid(1)}
-    assert same(await work, undisturbed)
-    assert times > 0
-    assert (await engine.snapshot(1000.0)).preemptions_total == preemptions + times
-
-
-@pytest.mark.parametrize("penalty", [{"presence_penalty": 1.0}, {"frequency_penalty": 0.5}, {"min_tokens": 5}])
-async def test_a_request_that_would_not_go_on_alike_is_not_evicted(engine, penalty):
-    work = start(ask(engine, 0, prompt(65, 10), 60, **penalty))
-    await until(engine, lambda now: now.running == 1)
-    assert await engine.evict([rid(0)]) == frozenset()
-    assert not work.done()
-    assert len(tokens(await work)) == 60
-
-
-async def test_an_evicted_request_waits_behind_a_lowered_cap(engine, route):
-    first = start(ask(engine, 0, prompt(70, 10), 300))
-    await until(engine, lambda now: now.running == 1)
-    second = start(ask(engine, 1, prompt(71, 10), 20))
-    await until(engine, lambda now: now.running == 2)
-    status, answer = await order(route, knobs={"n_run": 1}, evict=[rid(0)], priorities={rid(0): -5})
-    assert (status, answer["evicted"], answer["reprioritized"]) == (200, [rid(0)], [rid(0)])
-    assert len(tokens(await second)) == 20
-    assert not first.done()
-    assert len(tokens(await first)) == 300
-
-
 async def test_a_hundred_changes_under_load(engine, route):
     """No request fails, and every greedy answer is the one that an undisturbed run gives, as far as that can be told."""
     rng = np.random.default_rng(7)
@@ -192,19 +137,15 @@ async def test_a_hundred_changes_under_load(engine, route):
         return await asyncio.gather(*(ask(engine, first + i, ids, count) for i, (ids, count) in enumerate(asks)))
 
     undisturbed = await run(100)
-    before = (await state(route))["counters"]["evictions"]
     runs = [start(run(200))]
     await until(engine, lambda now: now.running > 0)
     for _ in range(100):
-        names = [rid(200 + int(i)) for i in rng.choice(16, 4, replace=False)]
         knobs = {"n_run": int(rng.integers(1, MAX_RUNNING + 1)), "token_budget": int(rng.integers(16, CHUNK + 1))}
-        priorities = {name: int(rng.integers(-9, 10)) for name in names[:2]}
-        status, answer = await order(route, knobs=knobs, priorities=priorities, evict=names[2:])
+        status, answer = await order(route, knobs=knobs)
         assert (status, answer["applied"]) == (200, knobs)
         if runs[-1].done():
             runs.append(start(run(200)))
     await engine.apply_knobs(OPEN)
-    assert (await state(route))["counters"]["evictions"] > before
     for answers in await asyncio.gather(*runs):
         assert all(same(answer, calm) for answer, calm in zip(answers, undisturbed, strict=True))
 
@@ -238,9 +179,8 @@ async def test_requests_of_every_kind_come_through(engine, route):
     for _ in range(40):
         if rounds[-1].done():
             rounds.append(start(round_of_all()))
-        names = [rid(int(number)) for number in rng.choice(40, 6, replace=False)]
         knobs = {"n_run": int(rng.integers(1, MAX_RUNNING + 1)), "token_budget": int(rng.integers(16, CHUNK + 1))}
-        status, answer = await order(route, knobs=knobs, evict=names[:4], priorities={name: int(rng.integers(-9, 10)) for name in names})
+        status, answer = await order(route, knobs=knobs)
         assert (status, answer["applied"]) == (200, knobs)
     await engine.apply_knobs(OPEN)
     await asyncio.gather(*rounds)
@@ -255,7 +195,7 @@ async def test_aborts_and_changes_leave_nothing_behind(engine, route):
         responses.append(start(engine.send(COMPLETIONS, document(prompt(number, 60), 400), {}, request_id=rid(number))))
     await until(engine, lambda now: now.running > 0)
     for number in rng.permutation(range(300, 312)):
-        await order(route, knobs={"n_run": int(rng.integers(1, MAX_RUNNING + 1))}, evict=[rid(int(number)), rid(300)])
+        await order(route, knobs={"n_run": int(rng.integers(1, MAX_RUNNING + 1))})
         assert await engine.abort(rid(int(number)))
     for response in responses:
         assert orjson.loads(await read(await response))["choices"][0]["finish_reason"] == "abort"
@@ -269,9 +209,7 @@ async def test_the_token_is_asked_for(server):
         assert (await engine.snapshot(0.0)).healthy
         # What stock SGLang does for anybody it does still.
         assert engine.capabilities.live_knobs == ("n_run",)
-        assert not engine.capabilities.evict
         assert "token" in engine.capabilities.control
-        assert await engine.evict([rid(1)]) == frozenset()
         await engine.close()
         client = EngineClient(name="raw", url=server[0], api_key=token)
         assert (await client.get(CONTROL_PATH))[0] == 401
@@ -300,7 +238,7 @@ async def test_nobody_slips_an_order_past_the_guard(engine, route, seal):
         (b'{"knobs": {"n_run": true}}', "knobs.n_run"),
         (b'{"knobs": {"n_run": ' + b"9" * 30 + b"}}", "knobs.n_run"),
         (b'{"knobs": {"pp_max_micro_batch_size": 1}}', "knobs.pp_max_micro_batch_size"),
-        (b'{"evict": "room"}', "evict"),
+        (b'{"knobs": {"n_run": 4}, "evict": ["room"]}', "evict"),
         (b"x" * 10_000_000, "body"),
     ],
     ids=lambda value: value if isinstance(value, str) else value[:40].decode(),

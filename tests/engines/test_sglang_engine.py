@@ -30,7 +30,7 @@ async def test_what_it_says_about_itself(engine):
     able, snapshot = engine.capabilities, await engine.snapshot(77.0)
     assert (able.kind, able.version) == ("sglang", "0.5.23")
     assert (able.abort, able.priority, able.load_signals) == (True, True, True)
-    assert (able.live_knobs, able.reprioritize, able.evict) == (("n_run",), False, False)
+    assert able.live_knobs == ("n_run",)
     assert able.control.startswith("n_run is live (a raised cap counts when a running request ends); no other knob is: no control plugin")
     assert (snapshot.healthy, snapshot.taken_s, snapshot.kv_capacity_tokens) == (True, 77.0, 16384)
     assert (snapshot.max_num_seqs, snapshot.max_num_seqs_ceiling) == (MAX_RUNNING, MAX_RUNNING)
@@ -123,8 +123,6 @@ async def test_what_stock_sglang_cannot_do_is_refused_in_words(engine):
     assert report.applied == {}
     assert report.refused["n_run"] == "SGLang refuses pp_max_micro_batch_size = 9; allowed: 1 to 8"
     assert "hmas-engine-plugin makes it live" in report.refused["token_budget"]
-    assert await engine.reprioritize({rid(1): 1}) == frozenset()
-    assert await engine.evict([rid(1)]) == frozenset()
 
 
 async def test_a_stream_and_its_usage(engine):

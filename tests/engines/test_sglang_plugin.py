@@ -27,46 +27,27 @@ class Scheduler:
         self.chunked_prefill_size = 512
         self.page_size = 1
         self.dllm_config = self.dynamic_chunk_sizer = self.truncation_align_size = None
-        self.decode_offload_manager = self.hisparse_coordinator = None
         self.is_mixed_chunk = False
         self.enable_priority_scheduling = True
         self.tree_cache = SimpleNamespace(supports_mamba=lambda: False)
-        self.spec_algorithm = SimpleNamespace(is_none=lambda: True)
-        self.disaggregation_mode = SimpleNamespace(value="null")
         self.waiting_queue = []
-        self.running_batch = SimpleNamespace(reqs=[], batch_is_full=True, release_req=None, filter_batch=lambda **_: None)
-        self.running_batch.release_req = self._release
-        self.released = []
+        self.running_batch = SimpleNamespace(reqs=[], batch_is_full=True)
         vars(self).update(others)
 
-    def _release(self, index, left):
-        self.released.append((self.running_batch.reqs[index].rid, left))
 
-    def _add_request_to_queue(self, request, *, is_retracted):
-        self.waiting_queue.append(request)
-
-
-def request(rid, **sampling):
-    return SimpleNamespace(rid=rid, finished=lambda: False, to_finish=None, priority=0, sampling_params=SimpleNamespace(**sampling))
-
-
-def control_of(scheduler, *, hooked=True, **parallel):
+def control_of(scheduler, **parallel):
     settings = SimpleNamespace(**({CAP: 8, "num_dp_ranks": 1, "pp_size": 1} | parallel))
 
     def update(name, value):
         setattr(settings, name, value)
         return True
 
-    return Control(scheduler, update, lambda: settings, hooked=hooked)
+    return Control(scheduler, update, lambda: settings)
 
 
-@given(
-    knobs=st.dictionaries(st.sampled_from(["n_run", "token_budget"]), st.integers(0, 2**31 - 1)),
-    priorities=st.dictionaries(st.text(min_size=1, max_size=40), st.integers(-(2**31), 2**31 - 1), max_size=5),
-    evict=st.lists(st.text(min_size=1, max_size=40), unique=True, max_size=5),
-)
-def test_an_order_comes_over_whole(knobs, priorities, evict):
-    message = Message(new_serial(), knobs, priorities, evict)
+@given(knobs=st.dictionaries(st.sampled_from(["n_run", "token_budget"]), st.integers(0, 2**31 - 1)))
+def test_an_order_comes_over_whole(knobs):
+    message = Message(new_serial(), knobs)
     numbers = encode(message, "12345")
     assert all(type(value) is int and -(2**63) <= value < 2**63 for value in numbers.values())
     assert decode(numbers, "12345") == message
@@ -108,7 +89,15 @@ def test_a_module_is_met_when_somebody_imports_it(tmp_path, monkeypatch):
 def test_what_it_can_do():
     control = control_of(Scheduler())
     assert {name: (knob.low, knob.high) for name, knob in control.knobs.items()} == {"n_run": (1, 8), "token_budget": (1, 512)}
-    assert control.state()["actions"] == ["reprioritize", "evict"]
+    assert (control.state()["priority"], control.absent) == (True, {})
+
+
+def test_it_counts_prefills_and_who_runs_and_waits():
+    scheduler = Scheduler(waiting_queue=["a", "b"], running_batch=SimpleNamespace(reqs=["c"], batch_is_full=False))
+    control = control_of(scheduler)
+    for batch in (SimpleNamespace(extend_num_tokens=48), None, SimpleNamespace()):
+        control.after_prefill(SimpleNamespace(batch_to_run=batch))
+    assert control.state()["counters"] == {"prefill_steps": 2, "prefill_tokens": 48, "running": 1, "waiting": 2}
 
 
 @pytest.mark.parametrize(
@@ -119,16 +108,11 @@ def test_what_it_can_do():
         ({"tree_cache": SimpleNamespace(supports_mamba=lambda: True)}, {}, {"token_budget": "grid of its own"}),
         ({"tree_cache": SimpleNamespace()}, {}, {"token_budget": "grid of its own"}),
         ({"truncation_align_size": 4096}, {}, {"token_budget": "every request gets on"}),
-        ({"enable_priority_scheduling": False}, {}, {"reprioritize": "--enable-priority-scheduling"}),
-        ({"waiting_queue": None}, {}, {"reprioritize": "keeps its queue otherwise"}),
-        ({"spec_algorithm": SimpleNamespace(is_none=lambda: False)}, {}, {"evict": "speculative"}),
-        ({"disaggregation_mode": SimpleNamespace(value="decode")}, {}, {"evict": "different engines"}),
-        ({"hisparse_coordinator": object()}, {}, {"evict": "hisparse_coordinator"}),
-        ({}, {"hooked": False}, {"evict": "retracts requests otherwise"}),
+        ({"enable_priority_scheduling": False}, {}, {"priority": "--enable-priority-scheduling"}),
         ({"max_running_requests": None}, {}, {"n_run": CAP}),
         ({}, {CAP: None}, {"n_run": CAP}),
-        ({}, {"pp_size": 2}, {"n_run": "2 pipeline stages", "token_budget": "2 pipeline stages", "evict": "2 pipeline stages"}),
-        ({}, {"num_dp_ranks": 4}, {"n_run": "4 data-parallel", "token_budget": "4 data-parallel", "evict": "4 data-parallel"}),
+        ({}, {"pp_size": 2}, {"n_run": "2 pipeline stages", "token_budget": "2 pipeline stages"}),
+        ({}, {"num_dp_ranks": 4}, {"n_run": "4 data-parallel", "token_budget": "4 data-parallel"}),
     ],
 )
 def test_what_is_not_there_is_absent_with_its_reason(scheduler, parallel, absent):
@@ -137,6 +121,7 @@ def test_what_is_not_there_is_absent_with_its_reason(scheduler, parallel, absent
     for name, words in absent.items():
         assert words in control.absent[name]
         assert name not in control.knobs
+    assert control.state()["priority"] is ("priority" not in absent)
 
 
 @pytest.mark.parametrize(
@@ -155,57 +140,21 @@ def test_no_budget_can_leave_a_prompt_waiting_for_ever(scheduler, least):
 def test_an_order_is_obeyed_whole_or_not_at_all():
     scheduler = Scheduler()
     control = control_of(scheduler)
-    scheduler.waiting_queue = [request("a"), request("b")]
-    control.obey(1, {"n_run": 3, "token_budget": 513}, {"a": 5}, [])
-    assert control.report()["refused"] == {"knobs.token_budget": "513; allowed: 1 to 512"}
-    assert (control.knobs["n_run"].read(), scheduler.waiting_queue[0].priority) == (8, 0)
-    control.obey(2, {"n_run": 3, "token_budget": 64}, {"a": 5, "x": 1}, [])
-    report = control.report()
-    assert (report["serial"], report["applied"], report["reprioritized"]) == (2, {"n_run": 3, "token_budget": 64}, ["a"])
+    control.obey(1, {"n_run": 3, "token_budget": 513})
+    assert control.report == {"serial": 1, "applied": {}, "refused": {"knobs.token_budget": "513; allowed: 1 to 512"}}
+    assert control.knobs["n_run"].read() == 8
+    control.obey(2, {"n_run": 3, "token_budget": 64})
+    assert control.report == {"serial": 2, "applied": {"n_run": 3, "token_budget": 64}, "refused": {}}
     assert scheduler.running_batch.batch_is_full is False
 
 
 def test_a_knob_that_sglang_refuses_takes_the_others_back():
     scheduler = Scheduler()
     settings = SimpleNamespace(**{CAP: 8, "num_dp_ranks": 1, "pp_size": 1})
-    control = Control(scheduler, lambda _name, _value: False, lambda: settings, hooked=True)
-    control.obey(1, {"token_budget": 64, "n_run": 3}, {}, [])
-    assert "SGLang refused" in known(control.report())["refused"]["knobs.n_run"]
+    control = Control(scheduler, lambda _name, _value: False, lambda: settings)
+    control.obey(1, {"token_budget": 64, "n_run": 3})
+    assert "SGLang refused" in known(control.report)["refused"]["knobs.n_run"]
     assert scheduler.chunked_prefill_size == 512
-
-
-def test_evictions_come_with_the_next_step_or_not_at_all():
-    scheduler = Scheduler()
-    control = control_of(scheduler)
-    batch = scheduler.running_batch
-    batch.reqs = [request("a"), request("b"), request("c", presence_penalty=0.5), request("d", repetition_penalty=1.1)]
-    plan = SimpleNamespace(batch_to_run=None, running_batch=batch)
-    control.obey(1, {}, {"b": 7}, ["b", "a", "c", "d", "x"])
-    assert scheduler.released == []
-    control.after_prefill(plan)
-    assert scheduler.released == [("a", 3), ("b", 2)]
-    assert [(waiting.rid, waiting.priority) for waiting in scheduler.waiting_queue] == [("a", 0), ("b", 7)]
-    report = control.report()
-    assert (report["evicted"], report["reprioritized"]) == (["a", "b"], ["b"])
-    control.obey(2, {}, {}, ["a"])
-    assert control.report()["evicted"] == []
-    control.after_prefill(plan)
-    assert len(scheduler.released) == 2, "what has been reported as not done is not done later"
-
-
-def test_a_fault_in_an_eviction_shuts_evictions_and_nothing_else(caplog):
-    scheduler = Scheduler()
-    control = control_of(scheduler)
-    scheduler.running_batch.release_req = None
-    scheduler.running_batch.reqs = [request("a")]
-    control.obey(1, {}, {}, ["a"])
-    with caplog.at_level(logging.ERROR):
-        control.after_prefill(SimpleNamespace(batch_to_run=None, running_batch=scheduler.running_batch))
-    assert "eviction failed" in caplog.text
-    assert "failed once" in control.absent["evict"]
-    assert [waiting.rid for waiting in scheduler.running_batch.reqs] == ["a"]
-    control.obey(2, {}, {}, ["a"])
-    assert "evict" in control.report()["refused"]
 
 
 def test_hooks_fall_back_to_what_sglang_does(caplog):

@@ -54,10 +54,10 @@ async def ask(engine, name: str, ids: list[int], output_tokens: int, *, priority
     """A greedy completion's tokens."""
     document = {"model": "tiny", "prompt": ids, "max_tokens": output_tokens, "min_tokens": output_tokens, "ignore_eos": True}
     # The penalties make each token depend on all before it: left alone, random weights say one token for ever.
-    document |= {"temperature": 0.0, "presence_penalty": 2.0, "repetition_penalty": 1.5, "return_token_ids": True, "priority": priority}
+    document |= {"temperature": 0.0, "presence_penalty": 2.0, "repetition_penalty": 1.5, "return_token_ids": True}
     # Nothing is found in the prefix cache, however often the tests run against one engine.
     document["cache_salt"] = uuid4().hex
-    response = await engine.send(COMPLETIONS, orjson.dumps(document), {}, request_id=name)
+    response = await engine.send(COMPLETIONS, orjson.dumps(document), {}, request_id=name, priority=priority)
     body = b"".join([chunk async for chunk in response.chunks()])
     await response.close()
     assert response.status == 200, body
@@ -90,11 +90,11 @@ async def steps_for(engine, route, work) -> tuple[int, float]:
     return steps, (after["scheduled_tokens"] - before["scheduled_tokens"]) / steps
 
 
-async def test_what_it_says(engine):
+async def test_what_it_says(engine, route):
+    assert (await state(route))["priority"] is True
     able, snapshot = engine.capabilities, await engine.snapshot(0.0)
     assert able.live_knobs == ("n_run", "token_budget")
-    assert (able.kind, able.priority, able.reprioritize, able.evict) == ("vllm", True, True, True)
-    assert able.control == "live: n_run, token_budget, reprioritize, evict"
+    assert (able.kind, able.priority, able.control) == ("vllm", True, "live: n_run, token_budget")
     assert (snapshot.max_num_seqs_ceiling, snapshot.max_num_batched_tokens_ceiling) == (32, 1024)
 
 
@@ -138,45 +138,17 @@ async def test_a_queued_request_overtakes(engine):
     await engine.apply_knobs(Knobs(n_run=1))
     ended = []
 
-    async def queued(name: str, tokens: int) -> None:
-        await ask(engine, name, prompt(400 + len(name), 10), tokens)
-        ended.append(name)
+    async def queued(number: int, tokens: int, priority: int) -> None:
+        await ask(engine, f"order-{number:04}", prompt(400 + number, 10), tokens, priority=priority)
+        ended.append(number)
 
-    work = [asyncio.ensure_future(queued("order-0000", 400))]
+    work = [asyncio.ensure_future(queued(0, 400, 0))]
     await until(engine, lambda now: now.running == 1)
-    for number in range(1, 5):
-        work.append(asyncio.ensure_future(queued(f"order-{number:04}", 2)))
+    for number, priority in enumerate((7, 0, -5, 0), start=1):
+        work.append(asyncio.ensure_future(queued(number, 2, priority)))
         await until(engine, lambda now, number=number: now.waiting == number)
-    changed = await engine.reprioritize({"order-0003": -5, "order-0001": 7, "order-0000": -9, "unknown": 1, "order-000": 1})
-    assert changed == {"order-0003", "order-0001"}
     await asyncio.gather(*work)
-    assert ended == ["order-0000", "order-0003", "order-0002", "order-0004", "order-0001"]
-
-
-async def test_an_evicted_request_goes_on_where_it_was(engine):
-    undisturbed = await ask(engine, "evict-0000", prompt(500, 50), 300)
-    preemptions = (await engine.snapshot(0.0)).preemptions_total
-    work = asyncio.ensure_future(ask(engine, "evict-0001", prompt(500, 50), 300))
-    await until(engine, lambda now: now.running == 1)
-    times = 0
-    while not work.done() and times < 5:
-        times += await engine.evict(["evict-0001", "unknown"]) == {"evict-0001"}
-        await until(engine, lambda now: now.running == 1 or now.waiting == 0)
-    assert await work == undisturbed
-    assert times > 0
-    assert (await engine.snapshot(0.0)).preemptions_total == preemptions + times
-
-
-async def test_an_evicted_request_waits_behind_a_lowered_cap(engine, route):
-    first = asyncio.ensure_future(ask(engine, "room-0000", prompt(510, 10), 300))
-    await until(engine, lambda now: now.running == 1)
-    second = asyncio.ensure_future(ask(engine, "room-0001", prompt(511, 10), 50))
-    await until(engine, lambda now: now.running == 2)
-    status, answer = await order(route, knobs={"n_run": 1}, evict=["room-0000"], priorities={"room-0000": 5})
-    assert (status, answer["evicted"], answer["reprioritized"]) == (200, ["room-0000"], ["room-0000"])
-    assert len(await second) == 50
-    assert not first.done()
-    assert len(await first) == 300
+    assert ended == [0, 3, 2, 4, 1]
 
 
 async def test_a_hundred_changes_under_load(engine, route):
@@ -190,19 +162,15 @@ async def test_a_hundred_changes_under_load(engine, route):
     undisturbed = await run("calm")
     assert len({tuple(tokens) for tokens in undisturbed}) == 48
     assert min(len(set(tokens)) / len(tokens) for tokens in undisturbed) > 0.2
-    before = (await state(route))["counters"]["evictions"]
     runs = [asyncio.ensure_future(run("storm"))]
     await until(engine, lambda now: now.running > 0)
     for _ in range(100):
-        names = [f"storm-{i:04}" for i in rng.choice(48, 8, replace=False)]
         knobs = {"n_run": int(rng.integers(1, 33)), "token_budget": int(rng.integers(32, 1025))}
-        priorities = {name: int(rng.integers(-9, 10)) for name in names[:4]}
-        status, answer = await order(route, knobs=knobs, priorities=priorities, evict=names[4:])
+        status, answer = await order(route, knobs=knobs)
         assert (status, answer["applied"]) == (200, knobs)
         if runs[-1].done():
             runs.append(asyncio.ensure_future(run("storm")))
     await engine.apply_knobs(OPEN)
-    assert (await state(route))["counters"]["evictions"] > before
     for answers in await asyncio.gather(*runs):
         assert answers == undisturbed
 
@@ -212,10 +180,8 @@ async def test_the_token_is_asked_for(vllm_url):
         engine = await connect_engine(name="v1", url=vllm_url, control_token=token)
         assert (await engine.snapshot(0.0)).healthy
         assert engine.capabilities.live_knobs == ()
-        assert not engine.capabilities.evict
         report = await engine.apply_knobs(Knobs(n_run=2))
         assert "token" in report.refused["n_run"]
-        assert await engine.evict(["x"]) == frozenset()
         await engine.close()
         client = EngineClient(name="raw", url=vllm_url, api_key=token)
         assert (await client.get(CONTROL_PATH))[0] == 401
@@ -235,7 +201,7 @@ async def test_the_token_is_asked_for(vllm_url):
         (b'{"knobs": {"n_run": true}}', "knobs.n_run"),
         (b'{"knobs": {"n_run": ' + b"9" * 30 + b"}}", "knobs.n_run"),
         (b'{"knobs": {"max_num_running_reqs": 1}}', "knobs.max_num_running_reqs"),
-        (b'{"evict": "room"}', "evict"),
+        (b'{"knobs": {"n_run": 4}, "evict": ["room"]}', "evict"),
         (b"x" * 10_000_000, "body"),
     ],
     ids=lambda value: value if isinstance(value, str) else value[:40].decode(),

@@ -12,14 +12,12 @@ from hmas.engines.plugin.hmas_engine_plugin.access import refusal
 from hmas.engines.plugin.hmas_engine_plugin.order import MAX_BODY_BYTES, Order, OrderError, parse_order
 from hmas.engines.plugin.hmas_engine_plugin.vllm.control import Control
 from hmas.engines.plugin.hmas_engine_plugin.vllm.core import handle
-from hmas.engines.plugin.hmas_engine_plugin.vllm.names import names_of
 
 HUGE = b'{"knobs": {"n_run": ' + b"9" * 5000 + b"}}"
 
 
 def test_a_whole_order():
-    body = b'{"knobs": {"n_run": 8, "token_budget": 64}, "priorities": {"a": -3}, "evict": ["b", "b", "c"]}'
-    assert parse_order(body) == Order({"n_run": 8, "token_budget": 64}, {"a": -3}, ["b", "c"])
+    assert parse_order(b'{"knobs": {"n_run": 8, "token_budget": 64}}') == Order({"n_run": 8, "token_budget": 64})
 
 
 @pytest.mark.parametrize(
@@ -33,9 +31,11 @@ def test_a_whole_order():
         (b"[1]", "body", "a list"),
         (b"null", "body", "null"),
         (b"{}", "body", "nothing to do"),
-        (b'{"knobs": {}, "priorities": {}, "evict": []}', "body", "nothing to do"),
+        (b'{"knobs": {}}', "body", "nothing to do"),
         (b'{"knobs": {"n_run": 1, "n_run": 2}}', "n_run", "twice"),
-        (b'{"knob": {"n_run": 1}}', "knob", "no such field"),
+        (b'{"knob": {"n_run": 1}}', "knob", "no such field; allowed: knobs"),
+        (b'{"knobs": {"n_run": 1}, "evict": ["a"]}', "evict", "no such field; allowed: knobs"),
+        (b'{"knobs": {"n_run": 1}, "priorities": {"a": 1}}', "priorities", "no such field; allowed: knobs"),
         (b'{"knobs": [1]}', "knobs", "a list"),
         (b'{"knobs": {"speed": 1}}', "knobs.speed", "no such knob"),
         (b'{"knobs": {"n_run": true}}', "knobs.n_run", "true"),
@@ -46,14 +46,7 @@ def test_a_whole_order():
         (b'{"knobs": {"n_run": NaN}}', "body", "NaN"),
         (b'{"knobs": {"n_run": -1}}', "knobs.n_run", "-1"),
         (b'{"knobs": {"n_run": 99999999999999999999999}}', "knobs.n_run", "18 digits"),
-        (b'{"priorities": {"a": 4294967296}}', "priorities.a", "4294967296"),
-        (b'{"priorities": {"": 1}}', "priorities.", "request id"),
-        (b'{"evict": "abc"}', "evict", "abc"),
-        (b'{"evict": ["ok", 7]}', "evict[1]", "7"),
-        (b'{"evict": ["a\\nb"]}', "evict[0]", "printable"),
-        (json.dumps({"evict": ["x" * 257]}).encode(), "evict[0]", "256"),
-        (json.dumps({"evict": [f"r{i}" for i in range(1001)]}).encode(), "evict", "1001 ids"),
-        (json.dumps({"evict": ["z"], "priorities": {f"r{i}": 1 for i in range(1000)}}).encode(), "priorities", "1001 ids"),
+        (b'{"knobs": {"n_run": 4294967296}}', "knobs.n_run", "4294967296"),
     ],
     ids=lambda value: "" if isinstance(value, bytes) else value,
 )
@@ -71,7 +64,7 @@ def test_every_fault_is_named_at_once_up_to_ten():
 
 
 VALUES = st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(), lambda inner: st.dictionaries(st.text(), inner))
-BODIES = st.dictionaries(st.sampled_from(["knobs", "priorities", "evict", "x"]), VALUES).map(lambda value: json.dumps(value).encode())
+BODIES = st.dictionaries(st.sampled_from(["knobs", "evict", "x"]), VALUES).map(lambda value: json.dumps(value).encode())
 
 
 @settings(max_examples=40)
@@ -81,33 +74,7 @@ def test_no_body_gets_through_but_an_order(body):
         order = parse_order(body)
     except OrderError:
         return
-    assert all(type(value) is int for value in (*order.knobs.values(), *order.priorities.values()))
-    assert all(isinstance(name, str) for name in order.evict)
-
-
-@pytest.mark.parametrize(
-    ("inner", "name"),
-    [
-        ("chatcmpl-req-1-0a1b2c3d", "req-1"),
-        ("chatcmpl-req-1", "req-1"),
-        ("cmpl-req-1-0-0a1b2c3d", "req-1"),
-        ("cmpl-req-1-3", "req-1"),
-        ("2_chatcmpl-req-1-0a1b2c3d", "req-1"),
-        ("1_cmpl-req-1-0-0a1b2c3d", "req-1"),
-        ("chatcmpl-01234567-0a1b2c3d", "01234567"),
-        ("chatcmpl-req-1-0a1b2c3d", "chatcmpl-req-1"),
-        ("req-1-0a1b2c3d", "req-1"),
-        ("req-1", "req-1"),
-    ],
-)
-def test_a_request_is_found_by_its_clients_name(inner, name):
-    assert name in names_of(inner)
-    assert inner in names_of(inner)
-
-
-@pytest.mark.parametrize("inner", ["chatcmpl-req-10-0a1b2c3d", "cmpl-req-10-0-0a1b2c3d", "chatcmpl-req-1-1-0a1b2c3d", "chatcmpl-xreq-1"])
-def test_a_name_is_no_prefix(inner):
-    assert "req-1" not in names_of(inner)
+    assert all(type(value) is int for value in order.knobs.values())
 
 
 @pytest.mark.parametrize(
@@ -142,17 +109,6 @@ class Policy(Enum):
     PRIORITY = "priority"
 
 
-class Queue(list):
-    """The part of vLLM's queue that is used."""
-
-    def remove_requests(self, requests):
-        self[:] = [request for request in self if request not in requests]
-
-    def add_request(self, request):
-        self.append(request)
-        self.sort(key=lambda one: one.priority)
-
-
 class Scheduler:
     """A scheduler as some version of vLLM might have it; without an attribute where `without` names it."""
 
@@ -163,12 +119,9 @@ class Scheduler:
         self.max_model_len = 2048
         self.scheduler_config = SimpleNamespace(enable_chunked_prefill=True, **config)
         self.policy = Policy.PRIORITY
-        self.running, self.waiting, self.requests = [], Queue(), {}
+        self.running, self.waiting = [], []
         for name in without:
             delattr(self, name)
-
-    def _preempt_request(self, request, timestamp):
-        self.waiting.add_request(request)
 
 
 def test_what_a_version_lacks_is_absent_and_the_rest_works():
@@ -176,14 +129,14 @@ def test_what_a_version_lacks_is_absent_and_the_rest_works():
     old = Control(scheduler)
     assert set(old.state()["knobs"]) == {"token_budget"}
     assert "--scheduler-cls" in old.absent["n_run"]
-    assert handle(SimpleNamespace(scheduler=scheduler), {"knobs": {"n_run": 2}, "priorities": {}, "evict": []})["refused"]
-    assert old.obey({"token_budget": 64}, {}, [])["applied"] == {"token_budget": 64}
+    assert handle(SimpleNamespace(scheduler=scheduler), {"knobs": {"n_run": 2}})["refused"]
+    assert old.obey({"token_budget": 64})["applied"] == {"token_budget": 64}
 
 
 def test_a_version_without_a_cap_is_capped_step_by_step():
     scheduler = Scheduler("max_num_active_reqs")
     control = Control(scheduler, capped=True)
-    assert control.obey({"n_run": 2}, {}, [])["applied"] == {"n_run": 2}
+    assert control.obey({"n_run": 2})["applied"] == {"n_run": 2}
     scheduler.running = [1, 2, 3, 4]
     control.before_step()
     assert scheduler.max_num_running_reqs == 4, "never below what runs"
@@ -195,13 +148,28 @@ def test_a_version_without_a_cap_is_capped_step_by_step():
 
 def test_nothing_is_set_where_anything_is_refused():
     control = Control(scheduler := Scheduler())
-    done = control.obey({"n_run": 2, "token_budget": 513}, {"a": 1}, [])
+    done = control.obey({"n_run": 2, "token_budget": 513})
     assert done["refused"] == {"knobs.token_budget": "513; allowed: 1 to 512"}
     assert (done["applied"], scheduler.max_num_active_reqs) == ({}, 8)
+
+
+def test_it_says_whether_the_queue_is_ordered_by_priority():
+    scheduler = Scheduler()
+    assert Control(scheduler).state()["priority"] is True
     scheduler.policy = Policy.FCFS
-    done = Control(scheduler).obey({"n_run": 2}, {"a": 1}, [])
-    assert "--scheduling-policy priority" in done["refused"]["priorities"]
-    assert scheduler.max_num_active_reqs == 8
+    control = Control(scheduler)
+    assert control.state()["priority"] is False
+    assert control.absent == {"priority": "the queue's order is fcfs; start vLLM with --scheduling-policy priority"}
+    assert control.obey({"n_run": 2})["applied"] == {"n_run": 2}
+    assert Control(Scheduler("policy")).state()["priority"] is False
+
+
+def test_it_counts_steps_and_who_runs_and_waits():
+    scheduler = Scheduler()
+    control = Control(scheduler, capped=True)
+    vars(scheduler).update(running=[1], waiting=[2, 3], skipped_waiting=[4])
+    control.after_step(SimpleNamespace(total_num_scheduled_tokens=16))
+    assert control.state()["counters"] == {"steps": 1, "scheduled_tokens": 16, "running": 1, "waiting": 3}
 
 
 @pytest.mark.parametrize(
@@ -227,15 +195,13 @@ def test_without_chunked_prefill_a_prompt_needs_the_whole_budget():
 
 def test_a_fault_is_told_and_takes_nothing_down():
     class Broken(Scheduler):
-        def _preempt_request(self, request, timestamp):
-            raise RuntimeError("gone")
+        def __setattr__(self, name, value):
+            if name == "max_num_active_reqs" and value == 3:
+                raise RuntimeError("gone")
+            super().__setattr__(name, value)
 
     scheduler = Broken()
-    request = SimpleNamespace(request_id="chatcmpl-a", status=SimpleNamespace(name="RUNNING"), priority=0)
-    scheduler.running, scheduler.requests = [request], {"chatcmpl-a": request}
-    core = SimpleNamespace(scheduler=scheduler)
-    done = handle(core, {"knobs": {}, "priorities": {}, "evict": ["a"]})
+    done = handle(SimpleNamespace(scheduler=scheduler), {"knobs": {"token_budget": 64, "n_run": 3}})
     assert "gone" in done["refused"]["body"]
-    assert scheduler.running == [request], "it still runs"
-    assert "evict" not in handle(core)["actions"], "not tried again"
+    assert (scheduler.max_num_scheduled_tokens, scheduler.max_num_active_reqs) == (512, 8), "all are set back"
     assert handle(SimpleNamespace(), None)["refused"]["body"]

@@ -5,4 +5,4 @@ request arrives at the engine's web server (`route`), which checks everything th
 `order`). How the order reaches the scheduler, and what it changes there, differs from engine to engine.
 """
 
-VERSION = "0.2.0"
+VERSION = "0.3.0"

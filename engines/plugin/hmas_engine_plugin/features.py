@@ -6,7 +6,8 @@ from typing import Any
 
 from . import VERSION
 
-ACTIONS = ("reprioritize", "evict")
+PRIORITY = "priority"
+"""The name under which it is reported why the engine's own queue is not ordered by the request's priority."""
 
 
 @dataclass(frozen=True)
@@ -40,31 +41,23 @@ def state_of(knobs: Mapping[str, Knob], absent: Mapping[str, str], counters: Map
     return {
         "plugin_version": VERSION,
         "knobs": {name: {"value": knob.read(), "min": knob.low, "max": knob.high, "start": knob.start} for name, knob in knobs.items()},
-        "actions": [action for action in ACTIONS if action not in absent],
+        "priority": PRIORITY not in absent,
         "absent": dict(absent),
         "counters": dict(counters),
     }
 
 
-def refusals(
-    knobs: Mapping[str, Knob], absent: Mapping[str, str], wanted: Mapping[str, int], *, priorities: bool, evict: bool
-) -> dict[str, str]:
+def refusals(knobs: Mapping[str, Knob], absent: Mapping[str, str], wanted: Mapping[str, int]) -> dict[str, str]:
     """Why an order cannot be carried out, by field; empty if it can.
 
     Args:
         knobs: The available knobs.
-        absent: Why a knob or an action is missing, by name.
+        absent: Why a knob is missing, by name.
         wanted: The ordered values, by knob.
-        priorities: Whether the order changes priorities.
-        evict: Whether the order evicts requests.
     """
     refused = {}
     for name, value in wanted.items():
         knob = knobs.get(name)
         if reason := absent.get(name, "no such knob") if knob is None else knob.fault(value):
             refused[f"knobs.{name}"] = reason
-    if priorities and "reprioritize" in absent:
-        refused["priorities"] = absent["reprioritize"]
-    if evict and "evict" in absent:
-        refused["evict"] = absent["evict"]
     return refused

@@ -1,24 +1,18 @@
 """The body of a POST: its format, the checks of it, and the document that answers it. Pure.
 
-    {"knobs": {"n_run": 8}, "priorities": {"REQUEST_ID": -3}, "evict": ["REQUEST_ID"]}
+    {"knobs": {"n_run": 8}}
 
 This module checks everything that does not depend on the engine, and reports all faults of a body at once. What depends on the engine
 (whether it has a knob, and the knob's range) is checked by `control` before anything is set.
 """
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 MAX_BODY_BYTES = 512 * 1024
-MAX_IDS = 1000
-"""Request ids in one call, priorities and evictions together."""
-
-MAX_ID_CHARS = 256
 MAX_NUMBER = 2**31 - 1
 MAX_FAULTS = 10
-FIELDS = ("knobs", "priorities", "evict")
 KNOBS = ("n_run", "token_budget")
 
 
@@ -32,22 +26,14 @@ class OrderError(ValueError):
 
 @dataclass(frozen=True)
 class Order:
-    """One order: knobs by name, priorities (in the engine's own sign) and evictions by request id."""
+    """One order: knobs by name."""
 
-    knobs: dict[str, int] = field(default_factory=dict)
-    priorities: dict[str, int] = field(default_factory=dict)
-    evict: list[str] = field(default_factory=list)
+    knobs: dict[str, int]
 
 
-def answer(
-    *,
-    applied: dict[str, int] | None = None,
-    refused: dict[str, str] | None = None,
-    reprioritized: Iterable[str] = (),
-    evicted: Iterable[str] = (),
-) -> dict[str, Any]:
+def answer(*, applied: dict[str, int] | None = None, refused: dict[str, str] | None = None) -> dict[str, Any]:
     """The document that answers an order."""
-    return {"applied": applied or {}, "refused": refused or {}, "reprioritized": list(reprioritized), "evicted": list(evicted)}
+    return {"applied": applied or {}, "refused": refused or {}}
 
 
 def parse_order(body: bytes) -> Order:
@@ -60,21 +46,16 @@ def parse_order(body: bytes) -> Order:
         raise OrderError({"body": f"more than {MAX_BODY_BYTES} bytes; allowed: that at most"})
     document = _json(body)
     if not isinstance(document, dict):
-        raise OrderError({"body": f"{_shown(document)}; allowed: a JSON object with {', '.join(FIELDS)}"})
-    faults = {_name(key): f"no such field; allowed: {', '.join(FIELDS)}" for key in document if key not in FIELDS}
-    knobs = _numbers(document.get("knobs", {}), "knobs", 0, faults)
+        raise OrderError({"body": f"{_shown(document)}; allowed: a JSON object with knobs"})
+    faults = {_name(key): "no such field; allowed: knobs" for key in document if key != "knobs"}
+    knobs = _numbers(document.get("knobs", {}), faults)
     for name in [name for name in knobs if name not in KNOBS]:
         faults[f"knobs.{_name(name)}"] = f"no such knob; allowed: {', '.join(KNOBS)}"
-    priorities = _numbers(document.get("priorities", {}), "priorities", -MAX_NUMBER, faults)
-    faults.update({f"priorities.{_name(name)}": reason for name in priorities if (reason := _id_fault(name))})
-    evict = _ids(document.get("evict", []), faults)
-    if len(priorities) + len(evict) > MAX_IDS:
-        faults["evict" if len(evict) > MAX_IDS else "priorities"] = f"{len(priorities) + len(evict)} ids; allowed: {MAX_IDS} in one call"
-    if not faults and not (knobs or priorities or evict):
-        faults["body"] = f"says nothing to do; allowed: at least one of {', '.join(FIELDS)}, not empty"
+    if not faults and not knobs:
+        faults["body"] = "says nothing to do; allowed: knobs, not empty"
     if faults:
         raise OrderError(dict(list(faults.items())[:MAX_FAULTS]))
-    return Order(knobs, priorities, evict)
+    return Order(knobs)
 
 
 def _json(body: bytes) -> Any:
@@ -100,36 +81,20 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return document
 
 
-def _numbers(value: Any, where: str, least: int, faults: dict[str, str]) -> dict[str, int]:
+def _numbers(value: Any, faults: dict[str, str]) -> dict[str, int]:
     if not isinstance(value, dict):
-        faults[where] = f"{_shown(value)}; allowed: an object of whole numbers by name"
+        faults["knobs"] = f"{_shown(value)}; allowed: an object of whole numbers by name"
         return {}
     good = {}
     for name, number in value.items():
         # In Python a JSON true is an int.
         if type(number) is not int:
-            faults[f"{where}.{_name(name)}"] = f"{_shown(number)}; allowed: a whole number"
-        elif not least <= number <= MAX_NUMBER:
-            faults[f"{where}.{_name(name)}"] = f"{_shown(number)}; allowed: {least} to {MAX_NUMBER}"
+            faults[f"knobs.{_name(name)}"] = f"{_shown(number)}; allowed: a whole number"
+        elif not 0 <= number <= MAX_NUMBER:
+            faults[f"knobs.{_name(name)}"] = f"{_shown(number)}; allowed: 0 to {MAX_NUMBER}"
         else:
             good[name] = number
     return good
-
-
-def _ids(value: Any, faults: dict[str, str]) -> list[str]:
-    if not isinstance(value, list):
-        faults["evict"] = f"{_shown(value)}; allowed: a list of request ids"
-        return []
-    for position, item in enumerate(value):
-        if reason := _id_fault(item):
-            faults[f"evict[{position}]"] = reason
-    return list(dict.fromkeys(item for item in value if isinstance(item, str)))
-
-
-def _id_fault(value: Any) -> str:
-    if isinstance(value, str) and 0 < len(value) <= MAX_ID_CHARS and value.isprintable():
-        return ""
-    return f"{_shown(value)}; allowed: a request id of 1 to {MAX_ID_CHARS} printable characters"
 
 
 def _shown(value: Any) -> str:

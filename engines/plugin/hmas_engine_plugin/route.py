@@ -98,12 +98,7 @@ class Route(ABC):
     async def _obey(self, request: Request) -> JSONResponse:
         parts = await self.done(parse_order(await _body(request)))
         refused = {name: reason for part in parts for name, reason in part["refused"].items()}
-        done = answer(
-            applied={} if refused else parts[0]["applied"],
-            refused=refused,
-            reprioritized=dict.fromkeys(name for part in parts for name in part["reprioritized"]),
-            evicted=dict.fromkeys(name for part in parts for name in part["evicted"]),
-        )
+        done = answer(applied={} if refused else parts[0]["applied"], refused=refused)
         return JSONResponse(done, status_code=400 if refused else 200)
 
 

@@ -44,7 +44,7 @@ class ControlEndpoint(Route):
 
     async def done(self, order: Order) -> Sequence[dict[str, Any]]:
         """See `Route.done`."""
-        message = Message(new_serial(), order.knobs, order.priorities, order.evict)
+        message = Message(new_serial(), order.knobs)
         reports = [state.get("report") for state in await self._ask(message)]
         parts = [report for report in reports if report is not None and report["serial"] == message.serial]
         if len(parts) < len(reports):

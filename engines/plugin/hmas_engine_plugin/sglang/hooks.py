@@ -15,7 +15,6 @@ log = logging.getLogger("sglang.srt.hmas_control")
 INTERNAL_STATE = "sglang.srt.managers.scheduler_components.internal_state"
 SCHEDULER = "sglang.srt.managers.scheduler"
 SERVER = "sglang.srt.entrypoints.http_server"
-PREFILL = f"{SCHEDULER}.Scheduler.get_new_batch_prefill"
 CONTROL = "_hmas_control"
 
 
@@ -34,7 +33,7 @@ def _hook_internal_state(_module: ModuleType) -> None:
 
 
 def _hook_scheduler(_module: ModuleType) -> None:
-    _hook(PREFILL, get_new_batch_prefill, "AROUND")
+    _hook(f"{SCHEDULER}.Scheduler.get_new_batch_prefill", get_new_batch_prefill, "AROUND")
 
 
 def _hook_server(module: ModuleType) -> None:
@@ -73,8 +72,8 @@ def set_internal_state(original: Callable[..., Any], controller: Any, received: 
             log.exception("the raised cap counts when a running request ends")
         return answer
     try:
-        control.obey(order.serial, order.knobs, order.priorities, order.evict)
-        log.info("order %s: knobs %s, %s priorities, %s evictions", order.serial, order.knobs, len(order.priorities), len(order.evict))
+        control.obey(order.serial, order.knobs)
+        log.info("order %s: knobs %s", order.serial, order.knobs)
     except Exception as error:
         log.exception("order %s was not obeyed", order.serial)
         control.fail(order.serial, f"the scheduler could not do it: {type(error).__name__}: {error}")
@@ -89,14 +88,14 @@ def get_internal_state(original: Callable[..., Any], controller: Any, received: 
             from sglang.srt.managers.io_struct import GetInternalStateReqOutput  # noqa: PLC0415 - only SGLang's own processes have it
 
             control = control_of(controller)
-            return GetInternalStateReqOutput(internal_state={STATE: {**control.state(), "report": control.report()}})
+            return GetInternalStateReqOutput(internal_state={STATE: {**control.state(), "report": control.report}})
         except Exception:
             log.exception("no control in this scheduler")
     return original(controller, received)
 
 
 def get_new_batch_prefill(original: Callable[..., Any], scheduler: Any, *args: Any, **named: Any) -> Any:
-    """Runs SGLang's choice of prompts for one step, then carries out evictions."""
+    """Runs SGLang's choice of prompts for one step, then counts them."""
     plan = original(scheduler, *args, **named)
     control = getattr(scheduler, CONTROL, None)
     if control is not None:
@@ -120,7 +119,6 @@ def control_of(controller: Any, set_internal: Callable[..., Any] | None = None, 
     if isinstance(control, Control):
         return control
     from sglang.srt.managers.io_struct import SetInternalStateReq  # noqa: PLC0415 - only SGLang's own processes have it
-    from sglang.srt.plugins.hook_registry import HookRegistry  # noqa: PLC0415
     from sglang.srt.runtime_context import get_parallel  # noqa: PLC0415
 
     stock = set_internal or type(controller).set_internal_state.__wrapped__
@@ -129,6 +127,6 @@ def control_of(controller: Any, set_internal: Callable[..., Any] | None = None, 
     def set_stock(name: str, value: int) -> bool:
         return bool(stock(controller, message(server_args={name: value})).updated)
 
-    control = Control(scheduler, set_stock, get_parallel, hooked=PREFILL in HookRegistry._patched)  # noqa: SLF001 - it has no public name
+    control = Control(scheduler, set_stock, get_parallel)
     setattr(scheduler, CONTROL, control)
     return control

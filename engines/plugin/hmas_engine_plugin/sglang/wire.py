@@ -7,14 +7,14 @@ only with the seal, a random number that the server's process draws at its start
 import hmac
 import secrets
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 SEAL = "HMAS_CONTROL_SEAL"
 """Environment variable that holds the seal; the server's process sets it for its child processes."""
 
 PREFIX = "hmas."
 _SEAL, _SERIAL = PREFIX + "seal", PREFIX + "serial"
-_KNOB, _PRIORITY, _EVICT = PREFIX + "knob.", PREFIX + "priority.", PREFIX + "evict."
+_KNOB = PREFIX + "knob."
 
 STATE = "hmas"
 """The key of the plugin's state in the answer to its own `get_internal_state`."""
@@ -28,9 +28,7 @@ class Message:
     """An order to the scheduler; its report carries the same serial."""
 
     serial: int
-    knobs: dict[str, int] = field(default_factory=dict)
-    priorities: dict[str, int] = field(default_factory=dict)
-    evict: list[str] = field(default_factory=list)
+    knobs: dict[str, int]
 
 
 def new_serial() -> int:
@@ -45,25 +43,12 @@ def ensure_seal(environment: MutableMapping[str, str]) -> None:
 
 def encode(message: Message, seal: str) -> dict[str, int]:
     """The message as numbers by name."""
-    return {
-        _SEAL: int(seal),
-        _SERIAL: message.serial,
-        **{_KNOB + name: value for name, value in message.knobs.items()},
-        **{_PRIORITY + name: value for name, value in message.priorities.items()},
-        **{_EVICT + name: 1 for name in message.evict},
-    }
+    return {_SEAL: int(seal), _SERIAL: message.serial, **{_KNOB + name: value for name, value in message.knobs.items()}}
 
 
 def decode(numbers: Mapping[str, float], seal: str) -> Message | None:
     """Reads the message; None if there is none or its seal is wrong: SGLang then refuses the names as unknown."""
     if not seal or not hmac.compare_digest(str(numbers.get(_SEAL, "")), seal):
         return None
-    message = Message(int(numbers.get(_SERIAL, 0)))
-    for name, value in numbers.items():
-        if name.startswith(_KNOB):
-            message.knobs[name.removeprefix(_KNOB)] = int(value)
-        elif name.startswith(_PRIORITY):
-            message.priorities[name.removeprefix(_PRIORITY)] = int(value)
-        elif name.startswith(_EVICT):
-            message.evict.append(name.removeprefix(_EVICT))
-    return message
+    knobs = {name.removeprefix(_KNOB): int(value) for name, value in numbers.items() if name.startswith(_KNOB)}
+    return Message(int(numbers.get(_SERIAL, 0)), knobs)

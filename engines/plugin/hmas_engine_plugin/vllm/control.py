@@ -4,17 +4,10 @@ Every feature is detected in the running scheduler, not assumed from its version
 and the rest works. A knob starts at its highest possible value, because the start-up values determine the size of the runner's buffers.
 """
 
-import inspect
-import logging
-import time
-from collections.abc import Iterable
 from typing import Any
 
-from ..features import Knob, refusals, sorted_out, state_of
+from ..features import PRIORITY, Knob, refusals, sorted_out, state_of
 from ..order import answer
-from .names import names_of
-
-log = logging.getLogger("vllm.hmas_control")
 
 QUEUES = ("waiting", "kv_holding_waiting", "skipped_waiting")
 """Attributes of the scheduler that hold waiting requests; which of them exist depends on the version."""
@@ -36,39 +29,30 @@ class Control:
         self.cap: int | None = None
         self.steps = 0
         self.scheduled_tokens = 0
-        self.evictions = 0
         found = {
             "n_run": self._concurrency(capped=capped),
             "token_budget": _tokens_per_step(scheduler),
         }
         self.knobs, self.absent = sorted_out(found)
-        for action, reason in (("reprioritize", _no_reprioritize(scheduler)), ("evict", _no_evict(scheduler))):
-            if reason:
-                self.absent[action] = reason
+        if reason := _no_priority(scheduler):
+            self.absent[PRIORITY] = reason
 
     def state(self) -> dict[str, Any]:
         """The state of this engine core that the GET returns."""
         counters = {
             **({"steps": self.steps, "scheduled_tokens": self.scheduled_tokens} if self._counts else {}),
-            "evictions": self.evictions,
             "running": len(self._scheduler.running),
-            "waiting": sum(len(queue) for queue in self._queues()),
+            "waiting": sum(len(getattr(self._scheduler, name, None) or ()) for name in QUEUES),
         }
         return state_of(self.knobs, self.absent, counters)
 
-    def obey(self, knobs: dict[str, int], priorities: dict[str, int], evict: list[str]) -> dict[str, Any]:
-        """Carries out the whole order, or nothing of it if a field is refused.
-
-        Knobs come first, then evictions, then priorities. So one call can lower the cap, evict requests, and set their place in the queue.
-        """
-        refused = refusals(self.knobs, self.absent, knobs, priorities=bool(priorities), evict=bool(evict))
+    def obey(self, knobs: dict[str, int]) -> dict[str, Any]:
+        """Sets all the knobs, or none if one is refused."""
+        refused = refusals(self.knobs, self.absent, knobs)
         if refused:
             return answer(refused=refused)
         self._turn(knobs)
-        known = self._by_name(evict, priorities)
-        evicted = [name for name in evict if self._evict(known.get(name, []))]
-        changed = self._reprioritize(priorities, known)
-        return answer(applied={name: self.knobs[name].read() for name in knobs}, reprioritized=changed, evicted=evicted)
+        return answer(applied={name: self.knobs[name].read() for name in knobs})
 
     def before_step(self) -> None:
         """Enforces a cap for which the scheduler has no field: running requests stay, and none is admitted beyond the cap."""
@@ -106,58 +90,6 @@ class Control:
                 self.knobs[name].write(value)
             raise
 
-    def _by_name(self, *wanted: Iterable[str]) -> dict[str, list[Any]]:
-        """The requests of each given name: several if a client asked for several answers in one request."""
-        names = {name for part in wanted for name in part}
-        found: dict[str, list[Any]] = {}
-        if names:
-            for request_id, request in self._scheduler.requests.items():
-                for name in names_of(request_id):
-                    if name in names:
-                        found.setdefault(name, []).append(request)
-        return found
-
-    def _evict(self, requests: list[Any]) -> bool:
-        scheduler = self._scheduler
-        running = [request for request in requests if request in scheduler.running and request.status.name == "RUNNING"]
-        # With a connector that transfers KV, output in flight is dropped, as in the scheduler's own preemption.
-        options = {"drop_stale_output": True} if getattr(scheduler, "requires_kv_delivery", False) else {}
-        preempt = scheduler._preempt_request  # noqa: SLF001 - vLLM has no public name for it; `_no_evict` checks its signature
-        for request in running:
-            scheduler.running.remove(request)
-            try:
-                preempt(request, time.monotonic(), **options)
-            except Exception as error:
-                if request.status.name == "RUNNING":
-                    scheduler.running.append(request)
-                self.absent["evict"] = f"failed once and is shut since: {type(error).__name__}: {error}"
-                raise
-            # The request may run again in the next step, which must not treat it as one that ran without interruption.
-            getattr(scheduler, "prev_step_scheduled_req_ids", set()).discard(request.request_id)
-            self.evictions += 1
-        return bool(running)
-
-    def _reprioritize(self, priorities: dict[str, int], known: dict[str, list[Any]]) -> list[str]:
-        waiting = {id(request): queue for queue in self._queues() for request in list(queue)}
-        moved: dict[int, tuple[Any, list[Any]]] = {}
-        changed = []
-        for name, priority in priorities.items():
-            queued = [request for request in known.get(name, []) if id(request) in waiting]
-            for request in queued:
-                request.priority = priority
-                queue = waiting[id(request)]
-                moved.setdefault(id(queue), (queue, []))[1].append(request)
-            if queued:
-                changed.append(name)
-        for queue, requests in moved.values():
-            queue.remove_requests(requests)
-            for request in requests:
-                queue.add_request(request)
-        return changed
-
-    def _queues(self) -> list[Any]:
-        return [queue for name in QUEUES if (queue := getattr(self._scheduler, name, None)) is not None]
-
 
 def _attribute(owner: Any, name: str, low: int, high: int) -> Knob:
     return Knob(low, high, getattr(owner, name), lambda: getattr(owner, name), lambda value: setattr(owner, name, value))
@@ -182,19 +114,7 @@ def _least_tokens(scheduler: Any, high: int) -> int:
     return 1 + max(int(getattr(scheduler, name, 0) or 0) for name in ("num_spec_tokens", "num_prefill_lookahead"))
 
 
-def _no_reprioritize(scheduler: Any) -> str:
+def _no_priority(scheduler: Any) -> str:
+    """Why the queue is not ordered by the request's priority, empty if it is."""
     policy = getattr(getattr(scheduler, "policy", None), "value", None)
-    if policy != "priority":
-        return f"the queue's order is {policy}; start vLLM with --scheduling-policy priority"
-    queue = getattr(scheduler, "waiting", None)
-    if not (hasattr(queue, "remove_requests") and hasattr(queue, "add_request") and hasattr(scheduler, "requests")):
-        return "this version of vLLM keeps its queue otherwise"
-    return ""
-
-
-def _no_evict(scheduler: Any) -> str:
-    preempt = getattr(scheduler, "_preempt_request", None)
-    if preempt is None or not isinstance(getattr(scheduler, "running", None), list) or not hasattr(scheduler, "requests"):
-        return "this version of vLLM preempts otherwise"
-    names = list(inspect.signature(preempt).parameters)
-    return "" if names[:2] == ["request", "timestamp"] else f"this version of vLLM preempts otherwise: {', '.join(names)}"
+    return "" if policy == "priority" else f"the queue's order is {policy}; start vLLM with --scheduling-policy priority"

@@ -26,7 +26,7 @@ def handle(core: Any, order: dict[str, Any] | None = None) -> dict[str, Any]:
 
     Args:
         core: vLLM's `EngineCore`.
-        order: `knobs`, `priorities` and `evict`; their format has been checked.
+        order: The `knobs`; their format has been checked.
     """
     try:
         control = getattr(core.scheduler, METHOD, None)
@@ -35,11 +35,9 @@ def handle(core: Any, order: dict[str, Any] | None = None) -> dict[str, Any]:
             setattr(core.scheduler, METHOD, control)
         if order is None:
             return control.state()
-        done = control.obey(order["knobs"], order["priorities"], order["evict"])
+        done = control.obey(order["knobs"])
     except Exception as error:
         log.exception("the order was not obeyed: %.500s", order)
         return answer(refused={"body": f"the engine could not do it: {type(error).__name__}: {error}"})
-    log.info(
-        "knobs %s, %d re-keyed, %d evicted, refused %s", done["applied"], len(done["reprioritized"]), len(done["evicted"]), done["refused"]
-    )
+    log.info("knobs %s, refused %s", done["applied"], done["refused"])
     return done

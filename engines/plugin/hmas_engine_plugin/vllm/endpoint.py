@@ -43,7 +43,7 @@ class ControlEndpoint(Route):
 
     async def done(self, order: Order) -> Sequence[dict[str, Any]]:
         """See `Route.done`."""
-        return await self._ask({"knobs": order.knobs, "priorities": order.priorities, "evict": order.evict})
+        return await self._ask({"knobs": order.knobs})
 
     async def _ask(self, order: dict[str, Any] | None) -> list[dict[str, Any]]:
         """Returns the answer of every engine core; with data parallelism there are several, and each gets the whole order.
