@@ -9,7 +9,7 @@ from hmas_lab.selectors.tables import body
 
 from hmas.agents.meta.candidate import candidate
 from hmas.agents.meta.selectors.base import Proposal, Situation
-from hmas.agents.meta.selectors.llm_endpoint import AnswerError
+from hmas.agents.meta.selectors.llm_answer import AnswerError
 from hmas.controller.core.messages import CandidateOutlook
 from hmas.planning.case import AGENTS, Case
 from hmas.planning.fleet import read_fleet
