@@ -15,7 +15,7 @@ COMPILED := build/compiled
 # Python keeps what it has compiled, whatever the environment says: else each worker and each process of a test compiles every source anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-mqtt test-long test-lab test-install test-clients setup-clients lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler setup-train test-train eval-agents eval-pretrained bench-agents bench-qos ablate-agents lab-hmas lab-paper-preset lab-heteroserve lab-prefix lab-prefix-live lab-unequal lab-traces lab-live lab-statera bench-twin bench-bad-requests bench-outside bench-frontdoor bench-frontdoor-quick bench-tenants setup-smollm2 lab-intents lab-selectors abuse
+.PHONY: help demo test test-mqtt test-long test-lab test-install test-clients setup-clients lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler setup-train test-train eval-agents eval-pretrained bench-agents bench-qos ablate-agents lab-hmas lab-paper-preset lab-heteroserve lab-prefix lab-prefix-live lab-unequal lab-traces lab-live lab-statera bench-twin bench-bad-requests bench-outside bench-frontdoor bench-frontdoor-arms bench-frontdoor-quick bench-tenants setup-smollm2 lab-intents lab-selectors abuse
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s $$'\t'
@@ -188,6 +188,11 @@ setup-smollm2: build/smollm2/.ready  ## a small model whose answers are real tex
 bench-frontdoor: $(VENV)/.core $(VLLM_VENV)/.ready build/smollm2/.ready  ## what clients really send, cell by cell: the product beside pass-through, on embedded engines and on a real vLLM (HMAS_DATA_DIR for real prompts); writes build/bench/frontdoor*.json and docs/frontdoor.md (50 minutes, on a quiet machine)
 	-$(BIN)/hmas-lab frontdoor --budget 20
 	-$(BIN)/hmas-lab frontdoor --budget 32 --vllm-python $(VLLM_VENV)/bin/python --model build/smollm2
+	$(BIN)/hmas-lab frontdoor --page docs/frontdoor.md
+
+bench-frontdoor-arms: $(VENV)/.core $(VLLM_VENV)/.ready build/smollm2/.ready  ## past capacity, beside FCFS with the best window and shedding, the paper's preset, and from wrong starts; writes build/bench/frontdoor*-arms.json and docs/frontdoor.md (an hour and a half, on a quiet machine)
+	-$(BIN)/hmas-lab frontdoor --loads 1.3 --seconds 240 --warmup 120 --repeats 1 --arms no-agents,from-fcfs,from-sjf,from-window-4,as-it-comes
+	-$(BIN)/hmas-lab frontdoor --vllm-python $(VLLM_VENV)/bin/python --model build/smollm2 --loads 1.3 --repeats 5 --budget 110 --arms pass-through,no-agents,fcfs-cap-shed,paper,as-it-comes
 	$(BIN)/hmas-lab frontdoor --page docs/frontdoor.md
 
 bench-frontdoor-quick: $(VENV)/.core  ## the same in three minutes; fails where the product serves less than 0.97 of pass-through far below capacity
