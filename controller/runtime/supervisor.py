@@ -152,6 +152,14 @@ class Supervisor:
         self._kept[spec.name] = kept
         kept.task = asyncio.create_task(self._keep(kept))
 
+    def send(self, name: str, number: signal.Signals) -> bool:
+        """Sends a signal to a child; False if it is not ready. One that still starts has no handler yet, and the signal would end it."""
+        kept = self._kept.get(name)
+        if kept is None or kept.child is None or kept.state != "ready":
+            return False
+        kept.child.signal(number)
+        return True
+
     async def wait_ready(self, names: Iterable[str] | None = None, timeout_s: float = 60.0) -> list[str]:
         """Waits until the named children (all by default) are ready; returns those that are not ready in time or were given up."""
         wanted = [self._kept[name] for name in names] if names is not None else list(self._kept.values())

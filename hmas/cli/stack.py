@@ -15,6 +15,8 @@ from hmas.controller.config.schema import Config
 from hmas.controller.runtime.child import ChildSpec
 from hmas.controller.runtime.ports import free_ports
 
+GATEWAY = "gateway"
+"""Name of the gateway's process."""
 ENGINE_STAGE, AGENT_STAGE, GATEWAY_STAGE = 1, 2, 3
 """Stop order, highest first: the gateway drains while agents and engines still run."""
 WATCHDOG_S = 60.0
@@ -94,7 +96,7 @@ class Stack:
 
     def _gateway(self, env: Mapping[str, str], sockets: Sequence[socket]) -> ChildSpec:
         return ChildSpec(
-            name="gateway",
+            name=GATEWAY,
             argv=_hmas("run", "gateway", *self._config_option()),
             env=env,
             stage=GATEWAY_STAGE,

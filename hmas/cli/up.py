@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import shlex
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from socket import socket
@@ -13,7 +14,7 @@ import click
 
 from hmas.cli.admin import config_option, connect
 from hmas.cli.output import example, hint, json_option, say, say_json
-from hmas.cli.stack import Choices, Stack, plan
+from hmas.cli.stack import GATEWAY, Choices, Stack, plan
 from hmas.cli.targets import ALLOWED, parse_targets
 from hmas.controller.bus.embedded import EmbeddedServer
 from hmas.controller.bus.redis_bus import RedisBus
@@ -69,7 +70,13 @@ class Upkeep:
     async def run(self) -> int:
         """Runs the stack; returns 0 after a stop signal, 1 if the gateway did not get ready or could not be kept running."""
         notifier = Notifier()
-        with stop_flags() as flags:
+        keeper: Supervisor | None = None
+
+        def reload() -> None:
+            if keeper is None or not keeper.send(GATEWAY, signal.SIGHUP):
+                log.warning("SIGHUP: the gateway is not ready; send the signal again later")
+
+        with stop_flags(reload) as flags:
             async with _bus_in_use(self.stack.config) as bus, Supervisor(self.stack.engine_specs(), on_event=_Teller(bus.bus)) as keeper:
                 code = await self._start_and_wait(bus, keeper, flags, notifier)
                 notifier.stopping()
@@ -89,7 +96,7 @@ class Upkeep:
             late = starting.result()
             if late:
                 log.error("not ready within %g s: %s; their log lines above say why", self.ready_s, ", ".join(late))
-            if "gateway" in late:
+            if GATEWAY in late:
                 return 1
             await self.announce(bus)
             notifier.ready(f"serving at {self.stack.gateway_url}")
@@ -254,7 +261,7 @@ async def _describe(stack: Stack, bus: BusInUse) -> dict[str, Any]:
         "admin": stack.admin_url,
         "bus": bus.words,
         "engines": [{key: item[key] for key in ("name", "url", "kind", "healthy", "models")} for item in engines],
-        "agents": [spec.name for spec in stack.control_specs("") if spec.name != "gateway"],
+        "agents": [spec.name for spec in stack.control_specs("") if spec.name != GATEWAY],
         "auth": not stack.config.gateway.no_auth,
         "preset": stack.config.preset,
     }

@@ -90,6 +90,18 @@ async def test_readiness_comes_from_the_child():
     assert keeper.states() == {"child": "stopped"}
 
 
+async def test_a_signal_goes_only_to_a_child_that_is_ready():
+    events = Events()
+    code = NOTIFY + SERVE + "signal.signal(signal.SIGHUP,lambda *a:sys.exit(5));tell('READY=1');" + WAIT
+    async with Supervisor([script(code, notifies=True)], on_event=events, rule=FAST) as keeper:
+        assert not keeper.send("child", signal.SIGHUP), "it still starts"
+        assert not keeper.send("other", signal.SIGHUP)
+        await events.until("ready")
+        assert keeper.send("child", signal.SIGHUP)
+        assert (await events.until("crashed")).detail.startswith("ended with status 5")
+    assert not keeper.send("child", signal.SIGHUP)
+
+
 async def test_a_stop_while_waiting_to_start_again_starts_nothing():
     for delay_s in (0.0, 0.001, 0.002, 0.005, 0.01, 0.02):
         events = Events()

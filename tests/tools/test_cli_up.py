@@ -128,6 +128,18 @@ def chat(doc):
         return response.status, json.loads(response.read())
 
 
+def test_sighup_makes_the_gateway_read_its_configuration_again(tmp_path):
+    config = tmp_path / "hmas.yaml"
+    config.write_text("scheduler: {policy: fcfs}")
+    with Up(tmp_path, "--engine", "sim", "--no-auth", "--no-agents", "--config", str(config)) as up:
+        up.announced()
+        gateway = up.child("run gateway")
+        config.write_text("scheduler: {policy: sjf}")
+        up.process.send_signal(signal.SIGHUP)
+        until(lambda: json.loads(up.hmas("status", "--json")[1])["policy"]["name"] == "sjf")
+        assert up.child("run gateway") == gateway, "it was not started again"
+
+
 def gone(pids):
     return [
         pid for pid in pids if Path(f"/proc/{pid}").exists() and Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
