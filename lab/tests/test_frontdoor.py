@@ -226,7 +226,7 @@ def asked(**options):
     return settings_of({"vllm_python": None, "quick": False, "apart": False, **dict.fromkeys(DEFAULTS), **options})
 
 
-DEFAULTS = MappingProxyType(dict.fromkeys(("seconds", "warmup_s", "repeats", "seed", "budget", "loads", "arms")))
+DEFAULTS = MappingProxyType(dict.fromkeys(("seconds", "warmup_s", "repeats", "seed", "capacity_rps", "budget", "loads", "arms")))
 
 
 def test_arms_are_named_on_the_command_line():

@@ -44,6 +44,9 @@ VLLM_FLAGS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes", *WHOL
 @click.option("--repeats", type=click.IntRange(1, 20), help="Runs of each load, on other arrivals each time.")
 @click.option("--loads", help="Rates over capacity, with commas between.")
 @click.option("--arms", help=f"Arms with commas between, {PRODUCT} among them; default: {', '.join(ARMS)}.")
+@click.option(
+    "--capacity", "capacity_rps", type=click.FloatRange(0.05, 1000), help="Good requests/s that loads refer to; default: measured."
+)
 @click.option("--budget", type=click.FloatRange(1, 600), help="Minutes after which no further run begins; default: 20.")
 @click.option("--apart", is_flag=True, help="One arm at a time instead of side by side.")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=1, show_default=True, help="Requests and times follow from it.")
@@ -99,7 +102,9 @@ def frontdoor(ctx: click.Context, /, *, page: Path | None, out: Path, as_json: b
 def settings_of(options: dict[str, Any]) -> DoorSettings:
     """The settings that the command line asks for."""
     base = VLLM if options["vllm_python"] is not None else QUICK if options["quick"] else FULL
-    chosen: dict[str, Any] = {key: options[key] for key in ("seconds", "warmup_s", "repeats", "seed") if options[key] is not None}
+    chosen: dict[str, Any] = {
+        key: options[key] for key in ("seconds", "warmup_s", "repeats", "seed", "capacity_rps") if options[key] is not None
+    }
     if options["budget"] is not None:
         chosen["budget_s"] = 60.0 * options["budget"]
     if options["apart"]:

@@ -66,7 +66,7 @@ class Measurement:
         """
         settings = self._settings
         points = await self._runs.capacity()
-        capacity_rps = most_good_rps(points)
+        capacity_rps = settings.capacity_rps or most_good_rps(points)
         self._say(f"capacity: {capacity_rps:.2f} good requests/s")
         if STRONG in settings.arms:
             for load in settings.loads:

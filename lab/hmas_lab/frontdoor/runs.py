@@ -46,6 +46,8 @@ class Runs:
     async def capacity(self) -> list[CapacityPoint]:
         """Good requests per second through pass-through, under a load that rises beyond what the engines serve.
 
+        Nothing where the settings name the capacity: only targets are stretched then.
+
         Raises:
             StudyError: The stack did not come up.
         """
@@ -53,6 +55,8 @@ class Runs:
         async with running_arm(arm_of(PASS), self._engines, folder) as stack:
             if self._settings.headroom:
                 await self._stretch(stack, folder)
+            if self._settings.capacity_rps:
+                return []
             low, high = (rate / self._load.stretch for rate in self._settings.ramp)
             arrivals = self._load.ramp(low, high, self._settings.ramp_s)
             results, _ = await self._send(stack, arrivals, folder, drain_s=CAPACITY_DRAIN_S)

@@ -64,6 +64,7 @@ class DoorSettings(msgspec.Struct, frozen=True, kw_only=True):
         past: Lengths in histories.
         ramp: Arrival rates, requests/s, from which to which the load rises while capacity is measured; over `stretch`. `ramp_s`: how long
             that takes.
+        capacity_rps: Good requests/s that loads refer to, where an earlier measurement has found them; 0 measures them.
         headroom: Least TPOT target over the TPOT of a request alone; what an engine is too slow for, all targets are stretched to. 0 never.
         drain_s: How long after the last arrival answers are waited for.
         budget_s: After this no run begins that would not fit.
@@ -87,6 +88,7 @@ class DoorSettings(msgspec.Struct, frozen=True, kw_only=True):
     past: Past = Past()
     ramp: tuple[float, float] = (2.0, 14.0)
     ramp_s: float = 66.0
+    capacity_rps: float = 0.0
     headroom: float = 0.0
     drain_s: float = 60.0
     at_once: int = 3
