@@ -8,7 +8,7 @@ import click
 import orjson
 import pytest
 from hmas_lab.frontdoor.arms import arm_names, arm_of, capped, without
-from hmas_lab.frontdoor.capacity import capacity_points
+from hmas_lab.frontdoor.capacity import CapacityPoint, capacity_points, mean_points
 from hmas_lab.frontdoor.cells import cell_of, figures, first_token_ms_beyond, is_kept, ratio
 from hmas_lab.frontdoor.cli import settings_of
 from hmas_lab.frontdoor.goals import judged, outcomes, quick_failures
@@ -107,6 +107,14 @@ def test_capacity_is_where_good_requests_are_most():
     assert 10.0 < max(point.good_rps for point in points) < 12.5, "the end, where nothing follows any more, is not counted"
     assert points[-1].good_rps < 3.0
     assert capacity_points([]) == []
+
+
+def test_capacity_is_the_mean_of_several_ramps():
+    one, other = ([CapacityPoint(rps=2.0, good_share=share), CapacityPoint(rps=3.0, good_share=1.0)] for share in (0.5, 1.0))
+    assert [point.good_share for point in mean_points([one, other])] == [0.75, 1.0]
+    first, second = (load().ramp(2.0, 6.0, 10.0, number) for number in (0, 1))
+    assert [a.at_s for a in first] == [a.at_s for a in second]
+    assert [a.body for a in first] != [a.body for a in second]
 
 
 def test_first_tokens_are_compared_request_by_request():

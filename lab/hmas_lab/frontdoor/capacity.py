@@ -44,3 +44,11 @@ def capacity_points(results: Sequence[Result], stretches: int = STRETCHES) -> li
         rps = (len(part) - 1) / (part[-1].at_s - part[0].at_s)
         points.append(CapacityPoint(rps=rps, good_share=sum(map(is_good, part)) / len(part)))
     return points
+
+
+def mean_points(ramps: Sequence[Sequence[CapacityPoint]]) -> list[CapacityPoint]:
+    """The points of several ramps as one: at each stretch the mean share of good requests. Their times are the same."""
+    return [
+        CapacityPoint(rps=points[0].rps, good_share=sum(point.good_share for point in points) / len(points))
+        for points in zip(*ramps, strict=True)
+    ]

@@ -21,6 +21,8 @@ from hmas_lab.questions import Question
 
 TENANT = "default"
 MOST_SEED = 1 << 31
+RAMPS = 1_000_000
+"""Ramps but the first draw their requests from numbers that no load of arrivals has."""
 
 
 class Cell(NamedTuple):
@@ -58,13 +60,16 @@ class DoorLoad:
         """So many requests at a fixed distance, for what an engine does with one alone."""
         return self._dress([every_s * place for place in range(count)], -2)
 
-    def ramp(self, low_rps: float, high_rps: float, seconds: float) -> list[Arrival]:
-        """Arrivals whose rate rises linearly, on which capacity is measured; evenly spaced, so that chance has no part in the rate."""
+    def ramp(self, low_rps: float, high_rps: float, seconds: float, number: int = 0) -> list[Arrival]:
+        """Arrivals whose rate rises linearly, on which capacity is measured; evenly spaced, so that chance has no part in the rate.
+
+        Another number gives other requests at the same times.
+        """
         slope = (high_rps - low_rps) / seconds
         count = int((low_rps + high_rps) / 2.0 * seconds)
         # The cumulative rate is low t + slope t^2 / 2; each time is where it passes a half beyond a whole number.
         times = (-low_rps + np.sqrt(low_rps**2 + 2.0 * slope * (np.arange(count) + 0.5))) / slope
-        return self._dress(times.tolist(), -1)
+        return self._dress(times.tolist(), RAMPS + number if number else -1)
 
     def _dress(self, times: Sequence[float], number: int) -> list[Arrival]:
         settings, seed = self._settings, self._settings.seed

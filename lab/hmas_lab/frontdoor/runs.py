@@ -12,7 +12,7 @@ from hmas.loadgen.workload import Arrival
 from hmas.planning import StudyError
 from hmas_lab.as_it_comes import Stack
 from hmas_lab.frontdoor.arms import Arm, arm_of, running_arm
-from hmas_lab.frontdoor.capacity import CapacityPoint, capacity_points
+from hmas_lab.frontdoor.capacity import CapacityPoint, capacity_points, mean_points
 from hmas_lab.frontdoor.load import DoorLoad
 from hmas_lab.frontdoor.settings import PASS, TIGHTER, DoorSettings
 
@@ -58,9 +58,9 @@ class Runs:
             if self._settings.capacity_rps:
                 return []
             low, high = (rate / self._load.stretch for rate in self._settings.ramp)
-            arrivals = self._load.ramp(low, high, self._settings.ramp_s)
-            results, _ = await self._send(stack, arrivals, folder, drain_s=CAPACITY_DRAIN_S)
-        points = capacity_points(results)
+            ramps = [self._load.ramp(low, high, self._settings.ramp_s, number) for number in range(self._settings.ramps)]
+            made = [await self._send(stack, arrivals, folder, drain_s=CAPACITY_DRAIN_S) for arrivals in ramps]
+        points = mean_points([capacity_points(results) for results, _ in made])
         for point in points:
             self._say(f"{point.rps:.2f} requests/s arrive: {point.good_share:.0%} of them good")
         return points
