@@ -6,6 +6,7 @@ and then it stands still for 30 to 120 ms. Without that noise nothing near capac
     python lab/benchmarks/guard_study.py            # tight targets at rising rates: good requests in percent, a few minutes
     python lab/benchmarks/guard_study.py --flood    # what a tenant within its share keeps of what it has alone
     python lab/benchmarks/guard_study.py --slow     # clients that declare no targets, on an engine too slow for the usual ones
+    python lab/benchmarks/guard_study.py --steep    # the same where each sequence makes the others slower, beside fixed windows that shed
 """
 
 import argparse
@@ -18,7 +19,7 @@ from statistics import fmean
 import msgspec
 import numpy as np
 
-from hmas.controller.core.types import Estimates, OutcomeKind, Request, Slo
+from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.default_estimates import History
 from hmas.controller.scheduling.refusals import completion_of
@@ -33,6 +34,7 @@ from hmas.planning.loads import Feed, open_load
 from hmas.planning.running import run_case
 from hmas.workloads.table import Believe
 
+PASS, PRODUCT = "pass-through", "hmas"
 SIGMA = 0.25
 STALLS_PER_S, STALL_S = 0.5, (0.03, 0.12)
 RATES = ((6, 100, 15), (8, 100, 15), (10, 100, 15), (14, 100, 15), (20, 100, 15), (22, 300, 30), (26, 300, 30), (32, 300, 30))
@@ -45,6 +47,10 @@ SLOW = ((0.5, 60), (0.7, 60), (0.9, 60), (1.1, 60), (0.2, 600), (0.25, 600), (0.
 """Requests per second, and for how many seconds they come. The engine has room for six contexts, and answers of up to 80 s."""
 STRETCH = 2.8
 """How much longer than usual the targets are on the slow engine: a request alone has 56 ms a token."""
+STEEP = ((0.3, 60), (0.5, 60), (0.7, 60), (0.9, 60), (1.1, 60), (0.3, 300), (0.5, 300))
+STEEP_CAPS = (6, 8, 10, 12, 16)
+STEEP_STRETCH = 4.5
+"""A request alone has 89 ms a token on the steep engine, and every further one costs all others 14 ms a token."""
 DICE = random.Random()
 
 
@@ -88,12 +94,12 @@ def tight(rate_rps: float, slo: SloTarget, arm: str, seed: int) -> float:
     """Percent of good requests of 128 tokens in and 32 out, all of one tenant, over a minute."""
     cpu = noisy(step_ms=7.0, prefill_ms_per_token=0.07, prefill_ms_per_ktoken_sq=0.0, decode_ms_per_seq=0.65, decode_ms_per_kv_ktoken=0.0)
     fleet = Fleet(groups=[Group(kind=Kind(profile=cpu, n_run=256, token_budget=2048, model="m"), count=1)])
-    product = arm == "hmas"
+    product = arm == PRODUCT
     case = Case(
         workload=f"poisson:rate={rate_rps},duration=60,prompt=128,output=32",
-        fleet=fleet if product or arm == "pass-through" else fleet.with_window(int(arm)),
+        fleet=fleet if product or arm == PASS else fleet.with_window(int(arm)),
         policy="robust-edf" if product else "fcfs",
-        admission=SHIPPED if product else PRESETS["open" if arm == "pass-through" else "shed"],
+        admission=SHIPPED if product else PRESETS["open" if arm == PASS else "shed"],
         agents=("statera",) if product else (),
         slo=slo,
         seed=seed,
@@ -133,15 +139,19 @@ def good_of(tenant: str, records: list[RequestRecord]) -> int:
 
 
 def run(
-    arrivals: Iterable[Arrival], engines: dict[str, EngineModel], history: History, *, shipped: bool = True, seed: int
+    arrivals: Iterable[Arrival], engines: dict[str, EngineModel], history: History, *, arm: str = PRODUCT, seed: int
 ) -> list[RequestRecord]:
-    """Runs requests through the shipped scheduler without agents, or through pass-through."""
+    """Runs requests through the shipped scheduler without agents, through pass-through, or through a fixed window that sheds."""
+    product, passing = arm == PRODUCT, arm == PASS
+    window = 64 if product else 256 if passing else int(arm)
     scheduler = Scheduler(
-        settings=SHIPPED if shipped else PRESETS["open"],
-        instances=[InstanceSpec(name=name, capacity_n_run=64 if shipped else 256) for name in engines],
+        settings=SHIPPED if product else PRESETS["open" if passing else "shed"],
+        instances=[InstanceSpec(name=name, capacity_n_run=window) for name in engines],
         router=make_router("default"),
-        policy="robust-edf" if shipped else "fcfs",
+        policy="robust-edf" if product else "fcfs",
     )
+    for name in engines:
+        scheduler.set_controls(name, Controls(n_run=window))
     DICE.seed(seed)
     return simulate(arrivals, engines, scheduler, on_end=lambda ended, now_s: history.learn(completion_of(ended, now_s))).records
 
@@ -161,7 +171,7 @@ def flooded(weight: float, seed: int) -> tuple[int, int, int]:
     return good_of("steady", alone), good_of("steady", beside), good_of("flood", beside)
 
 
-def undeclared(rate_rps: float, seconds: float, seed: int, history: History, judged: dict[str, Slo]) -> Iterator[Arrival]:
+def undeclared(rate_rps: float, seconds: float, seed: int, history: History, judged: dict[str, Slo], stretch: float) -> Iterator[Arrival]:
     """Chats of which half declare no targets and half no cap; many uncapped answers run to the context. `judged` takes the targets."""
     dice = np.random.default_rng(seed)
     at_s, number = 0.0, 0
@@ -170,9 +180,9 @@ def undeclared(rate_rps: float, seconds: float, seed: int, history: History, jud
         capped, declares, kind = dice.random() < 0.5, dice.random() < 0.5, dice.random()
         ends = int(np.clip(dice.lognormal(5.3, 1.0), 20, CONTEXT - prompt)) if kind < 0.6 else CONTEXT - prompt
         output = int(dice.integers(1, 60)) if kind < 0.25 else ends
-        slo = Slo(ttft_ms=1000 * STRETCH, tpot_ms=50 * STRETCH)
+        slo = Slo(ttft_ms=1000 * stretch, tpot_ms=50 * stretch)
         if not declares or dice.random() < 0.5:
-            slo = Slo(ttft_ms=2000 * STRETCH, tpot_ms=60 * STRETCH)
+            slo = Slo(ttft_ms=2000 * stretch, tpot_ms=60 * stretch)
         request = Request(
             id=f"r{number:06d}",
             tenant="t",
@@ -190,20 +200,20 @@ def undeclared(rate_rps: float, seconds: float, seed: int, history: History, jud
         number += 1
 
 
-def slow(rate_rps: float, seconds: float, seed: int, *, shipped: bool) -> list[bool]:
-    """Which requests are good on one engine with the speed of a small model on two cores."""
+def slow(rate_rps: float, seconds: float, seed: int, arm: str, *, steep: bool = False) -> list[bool]:
+    """Which requests are good on one engine with the speed of a small model on two cores, or on one that is steeper."""
     profile = noisy(
-        step_ms=52.0,
+        step_ms=75.0 if steep else 52.0,
         prefill_ms_per_token=2.3,
         prefill_ms_per_ktoken_sq=0.0,
-        decode_ms_per_seq=3.3,
+        decode_ms_per_seq=14.0 if steep else 3.3,
         decode_ms_per_kv_ktoken=0.0,
         kv_blocks=360,
         max_model_len=CONTEXT,
     )
     history, judged = History(), dict[str, Slo]()
-    arrivals = undeclared(rate_rps, seconds, seed, history, judged)
-    records = run(arrivals, {"a": EngineModel(profile)}, history, shipped=shipped, seed=seed)
+    arrivals = undeclared(rate_rps, seconds, seed, history, judged, STEEP_STRETCH if steep else STRETCH)
+    records = run(arrivals, {"a": EngineModel(profile)}, history, arm=arm, seed=seed)
     return [
         one.outcome == OutcomeKind.COMPLETED
         and one.ttft_ms <= judged[one.request_id].ttft_ms
@@ -216,6 +226,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--flood", action="store_true", help="a tenant beside one that floods")
     parser.add_argument("--slow", action="store_true", help="clients that declare no targets, on a slow engine")
+    parser.add_argument("--steep", action="store_true", help="the same on an engine that each sequence makes slower, beside fixed windows")
     parser.add_argument("--seeds", type=int, default=3)
     args = parser.parse_args()
     seeds = range(1, args.seeds + 1)
@@ -224,15 +235,14 @@ def main() -> None:
             alone, beside, flood = (sum(figures) for figures in zip(*(flooded(weight, seed) for seed in seeds), strict=True))
             print(f"weights {weight:g}:1: {alone} good alone, {beside} beside the flood ({beside / alone:.3f}); {flood} of the flood")
         return
-    if args.slow:
-        print(f"{'rate':>5} {'seconds':>7} {'pass-through':>12} {'hmas':>6}")
-        for rate, seconds in SLOW:
-            passed, ours = (
-                100.0 * fmean(good for seed in seeds for good in slow(rate, seconds, seed, shipped=shipped)) for shipped in (False, True)
-            )
-            print(f"{rate:>5} {seconds:>7} {passed:>12.1f} {ours:>6.1f}", flush=True)
+    if args.slow or args.steep:
+        arms = (PASS, *(map(str, STEEP_CAPS) if args.steep else ()), PRODUCT)
+        print(f"{'rate':>5} {'seconds':>7} {' '.join(f'{arm:>12}' for arm in arms)}")
+        for rate, seconds in STEEP if args.steep else SLOW:
+            shares = (fmean(good for seed in seeds for good in slow(rate, seconds, seed, arm, steep=args.steep)) for arm in arms)
+            print(f"{rate:>5} {seconds:>7} {' '.join(f'{100.0 * share:>12.1f}' for share in shares)}", flush=True)
         return
-    arms = ("pass-through", *map(str, CAPS), "hmas")
+    arms = (PASS, *map(str, CAPS), PRODUCT)
     print(f"{'rate':>4} {'targets':>9} {'pass-through':>12} {'best window, shed':>20} {'hmas':>6}")
     for rate_rps, ttft_ms, tpot_ms in RATES:
         slo = SloTarget(ttft_ms=ttft_ms, tpot_ms=tpot_ms)

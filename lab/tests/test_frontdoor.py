@@ -234,7 +234,7 @@ def asked(**options):
     return settings_of({"vllm_python": None, "quick": False, "apart": False, **dict.fromkeys(DEFAULTS), **options})
 
 
-DEFAULTS = MappingProxyType(dict.fromkeys(("seconds", "warmup_s", "repeats", "seed", "capacity_rps", "budget", "loads", "arms")))
+DEFAULTS = MappingProxyType(dict.fromkeys(("seconds", "warmup_s", "repeats", "seed", "capacity_rps", "caps", "budget", "loads", "arms")))
 
 
 def test_arms_are_named_on_the_command_line():
@@ -243,6 +243,9 @@ def test_arms_are_named_on_the_command_line():
     assert asked(arms=",".join(arm_names())).arms == tuple(arm_names())
     with pytest.raises(click.UsageError, match="--arms names 'sjf'; allowed: pass-through"):
         asked(arms="sjf,as-it-comes")
+    assert asked(caps="8, 12").caps == (8, 12)
+    with pytest.raises(click.UsageError, match="--caps is '8,x'; allowed: whole numbers from 1"):
+        asked(caps="8,x")
     with pytest.raises(click.UsageError, match="needed: as-it-comes"):
         asked(arms="paper")
 

@@ -74,7 +74,8 @@ class TpotGuard:
             entry: The request.
             instance: The instance.
             now_s: The time.
-            late: Whether it has missed its own targets, so that only the others count.
+            late: Whether it has missed its TTFT target. It has no last moment then, and the guard does not give way for it. It needs a pace
+                that suits its TPOT target all the same: a batch that is slower is of no use to those in time either.
             flooding: Tenants that flood. Their requests leave those of other tenants more of their room, have no last moment, and are not
                 protected from the requests of other tenants.
             kept_ms: The strictest TPOT target of the other tenants. A request of a flood joins only at a pace that suits it, late or not.
@@ -89,7 +90,7 @@ class TpotGuard:
         share = self.share if instance.guard_overridden else self.share * instance.guard
         room_ms = self._least_rooms_ms(instance, now_s, flooding)[floods]
         target_ms = min(entry.estimates.slo.tpot_ms, kept_ms) if floods else entry.estimates.slo.tpot_ms
-        if stop_ms <= share * room_ms and ((late and not floods) or _keeps(target_ms, _FLOOD_MARGIN if floods else OWN_MARGIN, instance)):
+        if stop_ms <= share * room_ms and _keeps(target_ms, _FLOOD_MARGIN if floods else OWN_MARGIN, instance):
             return True
         if late:
             return False
@@ -101,6 +102,23 @@ class TpotGuard:
             since_s = now_s
         self._denied[instance.name] = (since_s, now_s)
         return now_s - since_s > _GIVE_WAY_S
+
+    def keeps_all(self, entry: QueueEntry, instance: Instance, now_s: float) -> bool:
+        """Whether all requests in flight keep their TPOT targets beside the request, or its own is far above the pace. O(in flight).
+
+        Requests that have lost their target count here, unlike in `admits`: they show that the instance has more than it can serve.
+        """
+        token_ms = instance.pace.token_ms(instance.sequences + entry.request.sequences)
+        if self.share <= 0.0 or token_ms is None or token_ms * _AMPLE_MARGIN <= entry.estimates.slo.tpot_ms:
+            return True
+        instance.refresh(now_s)
+        for run in instance.running.values():
+            if not run.streams or run.first_s is None:
+                continue
+            length = max(run.length, run.tokens + 1.0, 2.0)
+            if run.tpot_slo_ms * (length - 1.0) < 1000.0 * (now_s - run.first_s) + (length - run.tokens) * token_ms:
+                return False
+        return True
 
     def dispatched(self, instance: Instance) -> None:
         """Records that a request was sent to the instance."""

@@ -8,10 +8,11 @@ from math import inf
 
 from hmas.controller.core.statistics.quantiles import tracked
 
-_LEFT_STEP = 0.5
-"""Step by which a sample moves what the line does not explain. The line follows the batch at once, so some noise can be smoothed. Without
-the line and with 0.8, a tenant within its share loses 2 to 4 points in simulated floods on an engine with noise; with 0.2, 2 to 4 % fewer
-requests of mixed sizes are good near capacity, since a pace that falls shows late."""
+_LEFT_STEPS = 32.0
+"""Steps of the engine in which half of what the line does not explain is replaced, and the most that count of one sample. The line follows
+the batch at once, so noise can be smoothed. It has to be by steps: on a slow engine a sample holds one step, and requests that wait ask ten
+times a second, so that they would go whenever noise shows a fast pace. With a half by sample instead, 1 to 2 points fewer are good near
+capacity on an engine with noise, and 4 fewer on a slow one (`lab/benchmarks/guard_study.py`)."""
 _LINE_DECAY = 0.995
 """What an older sample counts for the line: at ten samples a second it forgets in 20 s."""
 _LINE_PRIOR = 1.0
@@ -110,7 +111,8 @@ class InstanceSpeed:
             quiet: Whether no prompt was prefilled meanwhile. An instance that always has prompts to prefill does not show its best pace.
         """
         if self._line.samples:
-            self._beyond_ms += _LEFT_STEP * (ms_per_token - self._line.at(sequences) - self._beyond_ms)
+            share = 1.0 - 0.5 ** (min(steps, _LEFT_STEPS) / _LEFT_STEPS)
+            self._beyond_ms += share * (ms_per_token - self._line.at(sequences) - self._beyond_ms)
         self._line.add(sequences, ms_per_token)
         self._learn_alone(ms_per_token, steps)
         # A value below the known floor is a better pace even if prompts were prefilled.

@@ -47,6 +47,7 @@ VLLM_FLAGS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes", *WHOL
 @click.option(
     "--capacity", "capacity_rps", type=click.FloatRange(0.05, 1000), help="Good requests/s that loads refer to; default: measured."
 )
+@click.option("--caps", help="Windows tried for fcfs-cap-shed, with commas between; one is not tried, but taken.")
 @click.option("--budget", type=click.FloatRange(1, 600), help="Minutes after which no further run begins; default: 20.")
 @click.option("--apart", is_flag=True, help="One arm at a time instead of side by side.")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=1, show_default=True, help="Requests and times follow from it.")
@@ -109,6 +110,8 @@ def settings_of(options: dict[str, Any]) -> DoorSettings:
         chosen["budget_s"] = 60.0 * options["budget"]
     if options["apart"]:
         chosen["at_once"] = 1
+    if options["caps"]:
+        chosen["caps"] = _caps_of(options["caps"])
     if options["arms"]:
         chosen["arms"] = _arms_of(options["arms"])
     if options["loads"]:
@@ -120,6 +123,13 @@ def settings_of(options: dict[str, Any]) -> DoorSettings:
             raise click.UsageError(f"--loads is {options['loads']!r}; allowed: numbers above 0 with commas between, such as 0.1,0.5")
         chosen |= {"loads": loads, "worth_loads": tuple(load for load in base.worth_loads if load in loads)}
     return msgspec.structs.replace(base, **chosen)
+
+
+def _caps_of(text: str) -> tuple[int, ...]:
+    caps = tuple(int(part) if part.strip().isdecimal() else 0 for part in text.split(","))
+    if min(caps) < 1:
+        raise click.UsageError(f"--caps is {text!r}; allowed: whole numbers from 1 with commas between, such as 8,12")
+    return caps
 
 
 def _arms_of(text: str) -> tuple[str, ...]:

@@ -83,6 +83,9 @@ class Measurement:
     async def _tune(self, load: float, capacity_rps: float) -> None:
         """Finds the best window of the strong baseline at a load, on requests that no other run has."""
         settings = self._settings
+        if len(settings.caps) == 1:
+            self._caps[load] = settings.caps[0]
+            return
         number = len(settings.loads) * settings.repeats + settings.loads.index(load)
         arrivals = self._load.arrivals(number, rps=load * capacity_rps, seconds=settings.seconds)
         made = await self._runs.side_by_side({f"cap-{cap}": capped(cap) for cap in settings.caps}, f"load-{load:g}-tuning", arrivals)
