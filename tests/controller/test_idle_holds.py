@@ -100,6 +100,21 @@ def test_where_the_engine_shows_no_room_the_fence_holds(shown):
     assert len(run(made, 0.9, **shown)) == 1
 
 
+@pytest.mark.parametrize(("every_s", "target_ms", "passes"), [(0.05, 200.0, True), (0.15, 200.0, False), (0.15, 300.0, True)])
+def test_where_a_request_has_lost_its_tpot_target_only_one_with_an_ample_target_passes_the_fence(every_s, target_ms, passes):
+    made = build(tpot_guard=0.7)
+    submit(made, 0, 0.0, upper=1e9)
+    made.dispatch(0.0)
+    for token in range(1, 61):
+        now_s = every_s * token
+        made.progress("0000", token, now_s)
+        if token % 10 == 0:
+            made.expire(now_s)
+    made.observe(report(now_s, 0, kv_usage=0.5))
+    submit(made, 1, now_s, upper=1e9, slo=Slo(ttft_ms=60_000, tpot_ms=target_ms))
+    assert [one.entry.request.id for one in made.dispatch(now_s)] == ["0001"] * passes
+
+
 def test_an_operator_can_have_eq_2_hold_for_all():
     made = build(fence_overcommit=False)
     submit(made, 0, 0.0, upper=1e9)

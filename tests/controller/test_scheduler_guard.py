@@ -134,12 +134,17 @@ def test_it_gives_way_after_three_seconds_to_those_in_time():
     assert went_s == pytest.approx([3.3, 6.4], abs=0.2)
 
 
-def waiting_at_its_last_moment(made, tpot_slo_ms):
-    """An instance that decodes at about 50 ms a token, and a request that has to go by 6.2 s. The instance has shown 10 ms."""
+def decodes_slower(made):
+    """An instance that decodes at about 50 ms a token until 5.1 s; it has shown 10 ms."""
     submit(made, 0, tpot_slo_ms=1000.0, output=500.0)
     made.dispatch(0.0)
     decode(made, 0, from_s=0.2, tokens=80, every_s=0.01)
     decode(made, 0, from_s=1.1, tokens=80, every_s=0.05, start=81)
+
+
+def waiting_at_its_last_moment(made, tpot_slo_ms):
+    """On that instance a request that has to go by 6.2 s."""
+    decodes_slower(made)
     submit(made, 1, prompt=10, tpot_slo_ms=tpot_slo_ms, ttft_slo_ms=1000.0, at_s=5.2)
     assert made.dispatch(5.2) == []
 
@@ -157,6 +162,15 @@ def test_at_its_last_moment_too_it_waits_where_the_pace_is_far_from_its_target()
     made = build()
     waiting_at_its_last_moment(made, tpot_slo_ms=30.0)
     assert made.dispatch(6.15) == []
+
+
+@pytest.mark.parametrize(("tpot_slo_ms", "joins"), [(30.0, False), (100.0, True)])
+def test_an_overdue_request_joins_only_at_a_pace_that_suits_its_target(tpot_slo_ms, joins):
+    made = build(overdue="demote")
+    decodes_slower(made)
+    submit(made, 1, prompt=10, tpot_slo_ms=tpot_slo_ms, ttft_slo_ms=100.0, at_s=5.2)
+    # It is overdue from 5.3 s on, and the one in flight would keep its target beside it.
+    assert ids(made.dispatch(6.0)) == ["001"] * joins
 
 
 def test_a_target_of_a_tick_is_always_at_its_last_moment():
@@ -232,6 +246,16 @@ def test_the_pace_follows_the_batch_at_once_and_noise_slowly():
         pace.decoded(40.0, 20.0)
     assert known(pace.token_ms(20.0)) > 36.0
     assert known(pace.token_ms(40.0)) > 44.0
+
+
+def test_a_single_step_of_a_slow_engine_is_no_faster_pace():
+    pace = InstanceSpeed()
+    for _ in range(100):
+        pace.decoded(200.0, 10.0, steps=1.0)
+    pace.decoded(50.0, 10.0, steps=1.0)
+    assert known(pace.token_ms(10.0)) > 190.0, "requests that wait would take each such step for room"
+    pace.decoded(50.0, 10.0, steps=32.0)
+    assert known(pace.token_ms(10.0)) < 140.0
 
 
 def test_a_batch_that_hardly_changes_says_little_of_another():
