@@ -145,8 +145,8 @@ class SchedulerConfig(Section, frozen=True):
     fence_overcommit: Annotated[
         bool,
         doc(
-            "let a request past a full fence once waiting has cost what a preemption costs, while the engine's report shows room and all "
-            "in flight keep their TPOT targets; off: Eq. 2 holds for all"
+            "let a request past a full fence once waiting has cost what a preemption costs, while the engine's report shows room and "
+            "nearly all in flight keep their TPOT targets; off: Eq. 2 holds for all"
         ),
     ] = SHIPPED.fence_overcommit
     fence_prefix_credit: Annotated[

@@ -7,8 +7,9 @@ from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.lateness import is_last_chance
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 
-OWN_MARGIN = 1.2
-"""A request may join if its TPOT target is at least this many times the instance's pace."""
+OWN_MARGIN = 1.1
+"""A request may join if its TPOT target is at least this many times the instance's pace. In `guard_study.py --slow` (lab/benchmarks) 1.2
+gives 1 to 2 points fewer, and 1.0 one more; in `--steep` 1.0 gives 2 to 3 points fewer past capacity."""
 _LAST_MARGIN = 0.9
 """The same at its last moment: held back it is late for certain, while a pace above its target may fall. On an engine model with noise 0.8
 to 1 give the same to two points; without a bound, as many requests again miss their TPOT targets past capacity as meet their TTFT targets
@@ -26,6 +27,9 @@ _AMPLE_MARGIN = 1.5
 """A prompt that is cached counts as light while a request's TPOT target is at least this many times the instance's pace. Nearer to the
 target it is the sequence more that costs the others, and the prompt counts as the usual one: where 8,000 tokens are cached of every prompt,
 88 % instead of 34 % are in time at 1.3 of capacity (workload `one-prompt` of `hmas-lab prefix`)."""
+_LOST_SHARE = 0.1
+"""Part of the decoding requests that may have lost their TPOT target while others pass the fence: some lose it by a pause that is over.
+With 0, an engine whose pace hardly depends on the batch serves 1 point fewer in time (`guard_study.py --slow`)."""
 _GIVE_WAY_S = 3.0
 _WAITED_S = 1.0
 """Seconds without a denial after which a wait counts as over: while a request waits for the instance, the guard is asked at every tick."""
@@ -103,8 +107,8 @@ class TpotGuard:
         self._denied[instance.name] = (since_s, now_s)
         return now_s - since_s > _GIVE_WAY_S
 
-    def keeps_all(self, entry: QueueEntry, instance: Instance, now_s: float) -> bool:
-        """Whether all requests in flight keep their TPOT targets beside the request, or its own is far above the pace. O(in flight).
+    def keeps_most(self, entry: QueueEntry, instance: Instance, now_s: float) -> bool:
+        """Whether nearly all requests in flight keep their TPOT targets beside the request, or its own is far above the pace. O(in flight).
 
         Requests that have lost their target count here, unlike in `admits`: they show that the instance has more than it can serve.
         """
@@ -112,13 +116,14 @@ class TpotGuard:
         if self.share <= 0.0 or token_ms is None or token_ms * _AMPLE_MARGIN <= entry.estimates.slo.tpot_ms:
             return True
         instance.refresh(now_s)
+        decoding = lost = 0
         for run in instance.running.values():
             if not run.streams or run.first_s is None:
                 continue
             length = max(run.length, run.tokens + 1.0, 2.0)
-            if run.tpot_slo_ms * (length - 1.0) < 1000.0 * (now_s - run.first_s) + (length - run.tokens) * token_ms:
-                return False
-        return True
+            decoding += 1
+            lost += run.tpot_slo_ms * (length - 1.0) < 1000.0 * (now_s - run.first_s) + (length - run.tokens) * token_ms
+        return lost <= _LOST_SHARE * decoding
 
     def dispatched(self, instance: Instance) -> None:
         """Records that a request was sent to the instance."""

@@ -1,0 +1,91 @@
+"""The pace of an instance, learned from its tokens."""
+
+import random
+
+import pytest
+from typing_kit import known
+
+from hmas.controller.scheduling.instances.speed import InstanceSpeed
+
+
+def test_pace_learns_floor_mean_and_prefill():
+    pace = InstanceSpeed()
+    assert pace.prefill_ms(1000, 77.0) == 77.0
+    for i in range(2000):
+        pace.decoded(10.0 if i % 10 == 0 else 30.0)
+        pace.prefilled(200.0 if i % 2 else 20.0, 1000 if i % 2 else 20)
+    assert pace.token_ms(1.0) == pytest.approx(28.0, rel=0.2)
+    assert 8.0 < known(pace.floor_ms) < 29.0
+    # The long prompts decide: about 220 ms for 1020 tokens.
+    assert pace.prefill_ms(5000, 0.0) == pytest.approx(5000 * 220 / 1020, rel=0.05)
+
+
+def test_the_pace_follows_the_batch_at_once_and_noise_slowly():
+    pace = InstanceSpeed()
+    noise = random.Random(1)
+    for _ in range(400):
+        sequences = noise.uniform(1.0, 40.0)
+        pace.decoded((10.0 + 0.5 * sequences) * noise.uniform(0.8, 1.2), sequences)
+    for sequences in (1.0, 20.0, 60.0):
+        assert pace.token_ms(sequences) == pytest.approx(10.0 + 0.5 * sequences, abs=5.0)
+    # A slower engine shows within a second, at any batch.
+    for _ in range(10):
+        pace.decoded(40.0, 20.0)
+    assert known(pace.token_ms(20.0)) > 36.0
+    assert known(pace.token_ms(40.0)) > 44.0
+
+
+def test_a_single_step_of_a_slow_engine_is_no_faster_pace():
+    pace = InstanceSpeed()
+    for _ in range(100):
+        pace.decoded(200.0, 10.0, steps=1.0)
+    pace.decoded(50.0, 10.0, steps=1.0)
+    assert known(pace.token_ms(10.0)) > 190.0, "requests that wait would take each such step for room"
+    pace.decoded(50.0, 10.0, steps=32.0)
+    assert known(pace.token_ms(10.0)) < 140.0
+
+
+def test_a_batch_that_hardly_changes_says_little_of_another():
+    pace = InstanceSpeed()
+    noise = random.Random(1)
+    for _ in range(400):
+        pace.decoded(20.0 * noise.uniform(0.8, 1.2), noise.choice([10.0, 10.1]))
+    assert pace.token_ms(30.0) == pytest.approx(20.0, rel=0.2)
+
+
+def test_a_lasting_load_does_not_raise_the_pace_of_a_request_alone():
+    pace = InstanceSpeed()
+    pace.decoded(10.0)
+    for _ in range(6000):
+        pace.decoded(30.0)
+    assert pace.floor_ms == pytest.approx(30.0, rel=0.1)
+    assert pace.alone_ms == pytest.approx(10.0, rel=0.15)
+
+
+def test_tokens_that_are_read_late_in_one_lot_do_not_pass_for_the_pace_of_a_request_alone():
+    pace = InstanceSpeed()
+    for _ in range(40):
+        # Eight steps of 50 ms each: the gateway reads two tokens in time, and the rest together with the next ones.
+        pace.decoded(200.0, steps=2.0)
+        pace.decoded(12.5, steps=8.0)
+    assert pace.alone_ms == pytest.approx(50.0, rel=0.2)
+    # A request alone that really is faster counts after some of its tokens.
+    for _ in range(4):
+        pace.decoded(20.0, steps=8.0)
+    assert known(pace.alone_ms) < 40.0
+    for _ in range(4):
+        pace.decoded(20.0, steps=8.0)
+    assert pace.alone_ms == pytest.approx(20.0, rel=0.1)
+
+
+def test_the_best_pace_is_learned_where_no_prompt_is_read_meanwhile():
+    pace = InstanceSpeed()
+    for _ in range(100):
+        pace.decoded(120.0, quiet=False)
+    assert (pace.token_ms(1.0), pace.floor_ms) == (120.0, None)
+    pace.decoded(60.0)
+    assert pace.floor_ms == 60.0
+    # A better pace counts whoever else was there.
+    for _ in range(100):
+        pace.decoded(12.0, quiet=False)
+    assert pace.floor_ms == pytest.approx(12.0, rel=0.1)
