@@ -7,7 +7,7 @@ from typing import Any
 import click
 import orjson
 import pytest
-from hmas_lab.frontdoor.arms import arm_names, arm_of, capped, without
+from hmas_lab.frontdoor.arms import WRONG_STARTS, arm_names, arm_of, capped, without
 from hmas_lab.frontdoor.capacity import CapacityPoint, capacity_points, mean_points
 from hmas_lab.frontdoor.cells import cell_of, figures, first_token_ms_beyond, is_kept, ratio
 from hmas_lab.frontdoor.cli import settings_of
@@ -15,7 +15,7 @@ from hmas_lab.frontdoor.goals import judged, outcomes, quick_failures
 from hmas_lab.frontdoor.load import DoorLoad, cells
 from hmas_lab.frontdoor.measurement import Measurement, loads_summary, worth_summary
 from hmas_lab.frontdoor.runs import Runs
-from hmas_lab.frontdoor.settings import ARMS, FULL, PAPER, PASS, PLAIN, PRODUCT, STRONG, TARGETS, WRONG_STARTS, DoorSettings
+from hmas_lab.frontdoor.settings import ARMS, FULL, PAPER, PASS, PLAIN, PRODUCT, STRONG, TARGETS, DoorSettings
 from hmas_lab.frontdoor.tables import body, worth_words
 from hmas_lab.questions import Question, read_questions
 

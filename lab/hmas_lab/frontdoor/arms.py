@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from hmas.controller.config.derived import AGENT_NAMES
 from hmas.planning import StudyError
 from hmas_lab.as_it_comes import Stack, hmas_up
-from hmas_lab.frontdoor.settings import PAPER, PASS, PLAIN, PRODUCT, STRONG, WRONG_STARTS
+from hmas_lab.frontdoor.settings import PAPER, PASS, PLAIN, PRODUCT, STRONG
 
 PASS_THROUGH: Mapping[str, Any] = MappingProxyType(
     {
@@ -26,6 +26,10 @@ PASS_THROUGH: Mapping[str, Any] = MappingProxyType(
     }
 )
 """The gateway with nothing switched on: what arrives goes to an engine at once."""
+WRONG_STARTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {"from-fcfs": {"policy": "fcfs"}, "from-sjf": {"policy": "sjf"}, "from-window-4": {"n_run": 4}}
+)
+"""The product with a policy or a window configured that does not suit the load: settings of `scheduler` by arm."""
 
 
 class Arm(NamedTuple):
@@ -58,8 +62,7 @@ def arm_of(name: str) -> Arm:
         StudyError: There is none of that name.
     """
     known = {PASS: Arm(config=PASS_THROUGH), PLAIN: Arm(("--no-agents",)), PRODUCT: Arm(), PAPER: Arm(("--preset", "paper"))}
-    starts: list[Mapping[str, Any]] = [{"policy": "fcfs"}, {"policy": "sjf"}, {"n_run": 4}]
-    known |= {name: Arm(config={"scheduler": start}) for name, start in zip(WRONG_STARTS, starts, strict=True)}
+    known |= {name: Arm(config={"scheduler": start}) for name, start in WRONG_STARTS.items()}
     for left_out in AGENT_NAMES:
         known[without(left_out)] = Arm(("--agents", ",".join(agent for agent in AGENT_NAMES if agent != left_out)))
     if name not in known:

@@ -13,8 +13,6 @@ PASS, PLAIN, PRODUCT = "pass-through", "no-agents", "as-it-comes"
 ARMS = (PASS, PLAIN, PRODUCT)
 STRONG, PAPER = "fcfs-cap-shed", "paper"
 """Further arms: first come first served with the best fixed window and deadline shedding, and the product under the preset `paper`."""
-WRONG_STARTS = ("from-fcfs", "from-sjf", "from-window-4")
-"""Further arms: the product with a policy or a window configured that does not suit the load."""
 
 TARGETS = Slo(ttft_ms=2000.0, tpot_ms=60.0)
 """By which a request is judged that declares none."""
