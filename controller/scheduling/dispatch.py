@@ -229,7 +229,7 @@ class DispatchPlanner:
         return (
             self._overcommits
             and may_pass_fence(entry, tokens, instance, now_s, spares_work=spares_work)
-            and self.guard.keeps_most(entry, instance, now_s)
+            and self.guard.keeps_all(entry, instance, now_s)
         )
 
     def _pools(

@@ -36,6 +36,9 @@ from hmas.workloads.table import Believe
 
 PASS, PRODUCT = "pass-through", "hmas"
 SIGMA = 0.25
+RUN_STEPS = 8
+"""Steps of which a run of decode steps has the mean factor. Runs last until a request comes or ends: with the factor of a single step an
+engine would be twice as slow for ten seconds now and then, and most of all while nothing is sent to it."""
 STALLS_PER_S, STALL_S = 0.5, (0.03, 0.12)
 RATES = ((6, 100, 15), (8, 100, 15), (10, 100, 15), (14, 100, 15), (20, 100, 15), (22, 300, 30), (26, 300, 30), (32, 300, 30))
 """Requests per second, and targets for TTFT and TPOT in ms. The engine completes 32 such requests a second at most."""
@@ -71,9 +74,9 @@ class Noisy(Profile, frozen=True, kw_only=True):
         return steady_s * _factor() + _stall_s(steady_s)
 
     def decode_line(self, decode_seqs: int) -> tuple[float, float]:
-        """See `Profile.decode_line`; the factor holds for the whole run of steps."""
+        """See `Profile.decode_line`; a run of steps has one factor, the mean of some."""
         base_ms, token_ms = super().decode_line(decode_seqs)
-        factor = _factor()
+        factor = fmean(_factor() for _ in range(RUN_STEPS))
         return base_ms * factor, token_ms * factor
 
 

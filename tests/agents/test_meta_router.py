@@ -220,6 +220,7 @@ def steered(fleet: str, workload: str, seed: int) -> Run:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_fleet_that_is_unlike_gets_the_router_that_knows_it():
     """An L4 takes several times as long as an H100: in turn, a third of the requests are too slow."""

@@ -93,7 +93,7 @@ NONSENSE = {
     "500": lambda handler, _: raw(handler, b"", status=500),
 }
 
-LONG = {"always mlfq", "always sjf", "always fcfs", "widest parameters", "no guard", "hardly a prompt"}
+LONG = {"always rr", "always mlfq", "always sjf", "always fcfs", "widest parameters", "no guard", "hardly a prompt"}
 """They ask the same of meta as others do, and are left to `make test-long`."""
 
 

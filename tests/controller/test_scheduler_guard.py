@@ -138,25 +138,29 @@ def decodes_slower(made):
     decode(made, 0, from_s=1.1, tokens=80, every_s=0.05, start=81)
 
 
-def waiting_at_its_last_moment(made, tpot_slo_ms):
-    """On that instance a request that has to go by 6.2 s."""
-    decodes_slower(made)
-    submit(made, 1, prompt=10, tpot_slo_ms=tpot_slo_ms, ttft_slo_ms=1000.0, at_s=5.2)
-    assert made.dispatch(5.2) == []
+def with_room_for_one(made):
+    """An instance with room for 980 ms of prefill, half of which one prompt may take; 4,000 tokens take 800 ms."""
+    submit(made, 0)
+    made.dispatch(0.0)
+    decode(made, 0, from_s=0.2, tokens=1)
 
 
 @pytest.mark.parametrize("overdue", ["demote", "shed"])
 def test_at_its_last_moment_a_request_joins_where_it_costs_nobody_a_target(overdue):
     made = build(overdue=overdue)
-    waiting_at_its_last_moment(made, tpot_slo_ms=50.0)
-    assert made.dispatch(6.0) == []
-    # The pace leaves its target no margin; but now the other choice is to be late for certain.
-    assert ids(made.dispatch(6.15)) == ["001"]
+    with_room_for_one(made)
+    submit(made, 1, prompt=4000, ttft_slo_ms=200.0, at_s=0.2)
+    assert made.dispatch(0.2) == []
+    # It takes more than its share; but now the other choice is to be late for certain.
+    assert ids(made.dispatch(0.35)) == ["001"]
 
 
-def test_at_its_last_moment_too_it_waits_where_the_pace_is_far_from_its_target():
+@pytest.mark.parametrize("tpot_slo_ms", [30.0, 50.0])
+def test_at_its_last_moment_too_it_waits_where_the_pace_is_no_better_than_its_target(tpot_slo_ms):
     made = build()
-    waiting_at_its_last_moment(made, tpot_slo_ms=30.0)
+    decodes_slower(made)
+    submit(made, 1, prompt=10, tpot_slo_ms=tpot_slo_ms, ttft_slo_ms=1000.0, at_s=5.2)
+    assert made.dispatch(5.2) == []
     assert made.dispatch(6.15) == []
 
 
@@ -169,13 +173,11 @@ def test_an_overdue_request_joins_only_at_a_pace_that_suits_its_target(tpot_slo_
     assert ids(made.dispatch(6.0)) == ["001"] * joins
 
 
-def test_a_target_of_a_tick_is_always_at_its_last_moment():
+def test_a_target_of_less_than_a_tick_is_always_at_its_last_moment():
     made = build()
-    submit(made, 0, tpot_slo_ms=1000.0, output=500.0)
-    made.dispatch(0.0)
-    decode(made, 0, from_s=0.2, tokens=80, every_s=0.05)
-    submit(made, 1, prompt=10, tpot_slo_ms=50.0, ttft_slo_ms=100.0, at_s=5.2)
-    assert ids(made.dispatch(5.2)) == ["001"]
+    with_room_for_one(made)
+    submit(made, 1, prompt=4000, ttft_slo_ms=90.0, at_s=0.2)
+    assert ids(made.dispatch(0.2)) == ["001"]
 
 
 def test_at_its_last_moment_too_it_waits_where_it_would_cost_another_the_target():

@@ -183,6 +183,7 @@ def test_from_start_to_stop(tmp_path):
         assert gone(family.values()) == []
 
 
+@pytest.mark.long
 def test_a_stopped_qos_is_named_and_started_again(tmp_path):
     """The agents that wait for its views are named as waiting, and a healthy start has nothing to warn of."""
 

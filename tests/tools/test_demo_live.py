@@ -88,6 +88,7 @@ def kill_agent(name, folder):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 async def test_a_killed_agent_costs_no_request_and_breaks_the_demo(tmp_path):
     work = arrivals()
     site = make_site(tmp_path, sorted({a.tenant for a in work}))

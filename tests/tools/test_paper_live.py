@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from test_cli_up import Up, get, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(300)]
 QUICK = {
     "HMAS_AGENTS__META_PERIOD_S": "1",
     "HMAS_AGENTS__QOS_SHORT_WINDOW_S": "2",

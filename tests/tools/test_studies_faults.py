@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from agent_faults import Fault, Faults, FaultySteering
+from agent_faults import Fault, FaultKind, Faults, FaultySteering, Steered
 
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.core.messages import Completion
@@ -54,13 +54,26 @@ def plain() -> Run:
 @pytest.mark.parametrize("agent", ["qos", "statera", "meta"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_trouble_of_an_agent_costs_more_than_the_guard_window(plain: Run, agent, kind):
-    for from_s in SWITCH_S if kind in {"dead", "late"} else SWITCH_S[1:2]:
-        stays_above(plain, steered(Fault(agent=agent, kind=kind, from_s=from_s, until_s=from_s + 45.0), meta=RULES), from_s)
+    trouble_costs_no_more_than_the_guard_window(plain, agent, kind, SWITCH_S[1])
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("agent", ["qos", "statera", "meta"])
+@pytest.mark.parametrize("kind", ["dead", "late"])
+@pytest.mark.parametrize("from_s", [SWITCH_S[0], SWITCH_S[-1]])
+def test_nor_does_it_before_or_after_a_switch(plain: Run, agent, kind, from_s):
+    trouble_costs_no_more_than_the_guard_window(plain, agent, kind, from_s)
+
+
+def trouble_costs_no_more_than_the_guard_window(plain: Run, agent: Steered, kind: FaultKind, from_s: float) -> None:
+    stays_above(plain, steered(Fault(agent=agent, kind=kind, from_s=from_s, until_s=from_s + 45.0), meta=RULES), from_s)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("kind", ["hung", "garbage"])
+@pytest.mark.parametrize("kind", ["hung", pytest.param("garbage", marks=pytest.mark.long)])
 def test_nor_does_it_with_a_twin_that_hears_nothing_or_nonsense(plain: Run, kind):
     stays_above(plain, steered(Fault(agent="meta", kind=kind, from_s=30.0, until_s=75.0), meta=TWIN), 30.0)
 

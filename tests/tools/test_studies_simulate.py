@@ -98,7 +98,10 @@ def test_agents_steer_and_are_heard():
 
 @pytest.mark.slow
 def test_meta_changes_the_policy_where_its_rules_say_so():
-    run = run_case(case(workload="poisson:rate=12,duration=60", policy="fcfs", agents=("meta",), admission=read_admission("open")))
+    rules = {"meta_selector": "rules", "meta_judge": False}
+    run = run_case(
+        case(workload="poisson:rate=12,duration=60", policy="fcfs", agents=("meta",), admission=read_admission("open"), meta=rules)
+    )
     assert run.changes
     assert run.changes[0].before == "fcfs"
     assert run.changes[0].reason

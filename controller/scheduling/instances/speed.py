@@ -11,8 +11,8 @@ from hmas.controller.core.statistics.quantiles import tracked
 _LEFT_STEPS = 32.0
 """Steps of the engine in which half of what the line does not explain is replaced, and the most that count of one sample. The line follows
 the batch at once, so noise can be smoothed. It has to be by steps: on a slow engine a sample holds one step, and requests that wait ask ten
-times a second, so that they would go whenever noise shows a fast pace. In `lab/benchmarks/guard_study.py` a half by sample instead gives up
-to 2 points fewer near capacity, 5 fewer with `--steep`, and 1 to 2 more with `--slow`."""
+times a second, so that they would go whenever noise shows a fast pace. In `lab/benchmarks/guard_study.py` a half by sample instead gives 2
+points fewer with tight targets, 4 fewer with `--steep`, and 1 more with `--slow`."""
 _LINE_DECAY = 0.995
 """What an older sample counts for the line: at ten samples a second it forgets in 20 s."""
 _LINE_PRIOR = 1.0

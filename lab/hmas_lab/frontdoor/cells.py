@@ -28,7 +28,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
         tpot_ms_p95: Over streamed answers of two tokens or more; 0 with none.
         told: Refused, with Retry-After. `refused`: refused without.
         unanswered: Neither a first token nor a refusal within the run, or an answer that broke off.
-        unfinished: Still being answered when the run ended.
+        unfinished: Still being answered when the run ended; where not streamed, not overdue by then for its longest answer.
         kept: Without a first token (without an end, where not streamed) or a refusal until 30 s beyond the deadline.
     """
 
@@ -102,13 +102,21 @@ def figures(results: Sequence[Result]) -> Figures:
 
 
 def _is_unfinished(result: Result) -> bool:
-    return result.outcome == "lost" and result.detail.startswith(NO_END) and result.ttft_ms >= 0.0
+    began = result.ttft_ms >= 0.0 if result.streamed else result.total_ms <= _total_target_ms(result)
+    return result.outcome == "lost" and result.detail.startswith(NO_END) and began
+
+
+def _total_target_ms(result: Result) -> float:
+    """When an answer that is not streamed has to be complete; how long one would have been that never came, only its request says."""
+    if result.outcome != "lost":
+        return result.total_target_ms
+    return result.slo.ttft_ms + result.slo.tpot_ms * max(0.0, result.wanted_tokens - 1.0)
 
 
 def is_kept(result: Result) -> bool:
     """Whether a request was left without a word for more than `KEPT_S` beyond its deadline."""
     if not result.streamed:
-        deadline_ms, word_ms = result.total_target_ms, result.total_ms
+        deadline_ms, word_ms = _total_target_ms(result), result.total_ms
     else:
         deadline_ms, word_ms = result.slo.ttft_ms, result.ttft_ms if result.ttft_ms >= 0.0 else result.total_ms
     return word_ms > deadline_ms + 1000.0 * KEPT_S

@@ -18,7 +18,7 @@ from hmas_lab.frontdoor.arms import arm_names
 from hmas_lab.frontdoor.load import DoorLoad
 from hmas_lab.frontdoor.measurement import Measurement
 from hmas_lab.frontdoor.runs import Runs
-from hmas_lab.frontdoor.settings import ARMS, FULL, PRODUCT, QUICK, VLLM, DoorSettings
+from hmas_lab.frontdoor.settings import ARMS, FULL, MODEL_LEN, PRODUCT, QUICK, VLLM, DoorSettings
 from hmas_lab.frontdoor.tables import all_tables, body
 from hmas_lab.onvllm.cli import page_option
 from hmas_lab.page import write_page
@@ -29,7 +29,6 @@ from hmas_lab.vllm_engine import WHOLE_PROMPTS, VllmServer, running_vllm
 SIM, ON_VLLM = "frontdoor", "frontdoor-vllm"
 KINDS = (SIM, ON_VLLM, f"{SIM}-arms", f"{ON_VLLM}-arms")
 """Kinds of result: names of their files, and of the page's markers. Those of chosen arms leave the others as they are."""
-MODEL_LEN = 1024
 VLLM_FLAGS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes", *WHOLE_PROMPTS)
 
 

@@ -16,7 +16,7 @@ from hmas.loadgen.dataset import PromptData
 from hmas.loadgen.prompts import PromptWriter
 from hmas.loadgen.streams import stream
 from hmas.loadgen.workload import Arrival, Turn
-from hmas_lab.frontdoor.settings import TARGETS, TIGHTER, DoorSettings
+from hmas_lab.frontdoor.settings import MODEL_LEN, TARGETS, TIGHTER, DoorSettings
 from hmas_lab.questions import Question
 
 TENANT = "default"
@@ -88,8 +88,7 @@ class DoorLoad:
             slo = _stretched(TIGHTER if cell.declared and rng.random() < 0.5 else TARGETS, self.stretch)
             terms = Terms(settings.cap if cell.capped else 0, cell.declared, slo)
             sent = clients.send(_bare(at_s, self._questions[which], slo), index, cell.form, terms)
-            # A real model draws its answer; without the request's own seed the arms of a run do not get the same work.
-            found.append(_seeded(sent, seeds[index]) if settings.engine == "vllm" else sent)
+            found.append(_for_a_model(sent, seeds[index]) if settings.engine == "vllm" else sent)
         return found
 
 
@@ -97,10 +96,12 @@ def _stretched(slo: Slo, factor: float) -> Slo:
     return Slo(ttft_ms=slo.ttft_ms * factor, tpot_ms=slo.tpot_ms * factor)
 
 
-def _seeded(arrival: Arrival, seed: int) -> Arrival:
+def _for_a_model(arrival: Arrival, seed: int) -> Arrival:
+    """A real model draws its answer: by the request's own seed, so that all arms get the same work, up to the cap or the context."""
     assert arrival.body is not None
     body = msgspec.structs.replace(arrival.body, document=arrival.body.document | {"seed": seed})
-    return msgspec.structs.replace(arrival, body=body)
+    longest = arrival.max_tokens or MODEL_LEN - arrival.prompt_tokens
+    return msgspec.structs.replace(arrival, body=body, output_tokens=longest)
 
 
 def _bare(at_s: float, question: Question, slo: Slo) -> Arrival:

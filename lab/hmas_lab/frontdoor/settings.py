@@ -39,6 +39,8 @@ OVER_PLAIN = 0.99
 """Goodput over that of the arm without agents, at least, in every cell of every load."""
 KEPT_S = 30.0
 """How long beyond its deadline no request may be kept without an answer."""
+MODEL_LEN = 1024
+"""Context of the real model, in tokens."""
 QUICK_LEAST, QUICK_SPARED = 0.97, 1
 """The short form's bound at loads of at most 0.5, and how many requests of a group may be lost whatever their share: groups are small."""
 
