@@ -229,6 +229,7 @@ def test_a_fleet_that_is_unlike_gets_the_router_that_knows_it():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_fleet_of_equals_keeps_its_router():
     run = steered("2xh100-qwen3-8b", "poisson:rate=5,duration=75,slo_scale=0.15", 1)

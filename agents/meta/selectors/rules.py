@@ -3,7 +3,7 @@
 The starting policy stays unless a rule speaks against it. Each rule has a threshold to enter and a lower one to leave. Leaving depends on
 the load that caused the trouble: a policy that cures a symptom is not abandoned because the symptom is gone.
 
-The thresholds follow the policies' results in simulation. `robust-edf` is the best of five policies, or as good, in 117 of 120 workloads
+The thresholds follow the policies' results in simulation. `robust-edf` is the best of five policies, or as good, in 114 of 120 workloads
 that `hmas-lab train-meta` draws (docs/meta.md), at every load and with every handling of late requests. So where it runs, no rule replaces
 it except for unevenly treated tenants; where another order runs, overload is the reason to change to it. `late_service` separates an
 overload that costs service from one that does not: under deadline order and at loads of 0.6 to 2.0 of capacity it is below 0.2 if late
