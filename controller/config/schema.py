@@ -146,7 +146,7 @@ class SchedulerConfig(Section, frozen=True):
         bool,
         doc(
             "let a request past a full fence once waiting has cost what a preemption costs, while the engine's report shows room and "
-            "all in flight keep their TPOT targets; off: Eq. 2 holds for all"
+            "its pace suits the TPOT targets of all in flight; off: Eq. 2 holds for all"
         ),
     ] = SHIPPED.fence_overcommit
     fence_prefix_credit: Annotated[
