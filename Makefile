@@ -54,6 +54,7 @@ demo: $(VENV)/.core  ## the main job on this machine: two embedded engines, thre
 
 # Tests beside each other share the cores; one that waits for a process or a clock leaves its core to another.
 WORKERS ?= auto
+VLLM_TESTS ?= vllm
 PARALLEL := -n $(WORKERS) --dist worksteal
 
 # A run writes and removes thousands of small files. It does so in memory where there is room, because some disks take 4 ms to remove one.
@@ -216,8 +217,8 @@ demo-vllm: $(VENV)/.core $(VLLM_VENV)/.ready  ## the same comparison on a real v
 lab-live: $(VENV)/.core $(VLLM_VENV)/.ready  ## H-MAS on a real vLLM against the engine's default, plain baselines and fixed policies; writes build/live (70 minutes, on a quiet machine)
 	$(BIN)/hmas-lab live --vllm-python $(VLLM_VENV)/bin/python --model build/tiny-model
 
-test-vllm: $(VENV)/.dev $(VLLM_VENV)/.ready  ## the tests that drive a real vLLM
-	HMAS_VLLM_PYTHON=$(VLLM_VENV)/bin/python HMAS_VLLM_MODEL=build/tiny-model $(BIN)/pytest -m vllm
+test-vllm: $(VENV)/.dev $(VLLM_VENV)/.ready  ## the tests that drive a real vLLM (VLLM_TESTS="vllm and not long" leaves out those that take minutes)
+	HMAS_VLLM_PYTHON=$(VLLM_VENV)/bin/python HMAS_VLLM_MODEL=build/tiny-model $(BIN)/pytest -m "$(VLLM_TESTS)"
 
 # SGLang too; there is no build of it for CPU, so its parts are assembled: requirements/sglang-cpu.txt says from what.
 $(SGLANG_VENV)/.ready: requirements/sglang-cpu.txt scripts/build_tiny_model.py

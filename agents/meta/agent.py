@@ -1,7 +1,6 @@
 """Connects meta to the bus: views in, policy decisions out. Telemetry and features feed its twin, which replays off the event loop."""
 
 import logging
-import os
 import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -103,7 +102,6 @@ class MetaAgent:
             ModelReport(
                 sent_s=now_s,
                 agent=self.name,
-                instance=os.environ.get("HMAS_INSTANCE", ""),
                 model=trained.version,
                 requests=trained.answered,
                 figures=trained.figures(),

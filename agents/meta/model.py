@@ -89,11 +89,6 @@ class MetaModel:
         """The active policy, not counting a bypass."""
         return self.current.policy
 
-    @property
-    def bypassed(self) -> bool:
-        """Whether the emergency bypass is on."""
-        return self._bypass.active
-
     def restore(self, decisions: Sequence[MetaDecision], now_s: float) -> None:
         """Resumes from its own last decisions, oldest first; the dwell time starts again."""
         past = past_of(decisions, self._pool, now_s, ban_s=self._limits.ban_s, span_s=HOUR_S, routers=self._routers)

@@ -6,6 +6,8 @@ what runs is compared with what would run without the selector. If the twin does
 choice returns.
 """
 
+from dataclasses import replace
+
 from hmas.agents.meta.candidate import Candidate
 from hmas.agents.meta.selectors.base import Situation
 from hmas.agents.meta.selectors.rules import RuleSelector
@@ -30,15 +32,7 @@ class Probation:
 
     def follow(self, situation: Situation) -> None:
         """Lets the rule map choose as if its last choice were active."""
-        shadow = Situation(
-            view=situation.view,
-            current=self.reference,
-            start=situation.start,
-            allowed=situation.allowed,
-            since_s=situation.since_s,
-            now_s=situation.now_s,
-        )
-        self.reference = self._rules.propose(shadow).candidate
+        self.reference = self._rules.propose(replace(situation, current=self.reference)).candidate
 
     def due(self, situation: Situation, now_s: float) -> bool:
         """Whether to compare what runs with the reference now; if so, the next interval begins."""

@@ -105,15 +105,6 @@ class ModelStore:
         version = self.choice(kind).current
         return self.open(kind, version) if version else None
 
-    def shadow(self, kind: str) -> Path | None:
-        """Returns the folder of the version in shadow mode, its hashes checked; None if there is none.
-
-        Raises:
-            ModelError: As `current`.
-        """
-        version = self.choice(kind).shadow
-        return self.open(kind, version) if version else None
-
     def open(self, kind: str, version: str) -> Path:
         """Returns the folder of a version, its hashes checked.
 

@@ -249,7 +249,6 @@ class PerceptionAgent:
             ModelReport(
                 sent_s=now_s,
                 agent=self.name,
-                instance="",
                 model=self._in_force(),
                 requests=self.model.tally.requests,
                 scored=self.model.tally.scored,
@@ -265,7 +264,6 @@ class PerceptionAgent:
                 ModelReport(
                     sent_s=now_s,
                     agent=self.name,
-                    instance="",
                     model=self.shadow.name,
                     role="shadow",
                     requests=tally.requests,

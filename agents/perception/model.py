@@ -156,7 +156,6 @@ class PerceptionModel:
             self._said.popitem(last=False)
         self.tally.answered(unknown=task is TaskType.UNKNOWN, confidence=confidence)
         cap = float(notice.max_output_tokens) if notice.max_output_tokens > 0 else math.inf
-        tokens = tuple(min(cap, length) for length in forecast.tokens)
         return RequestFeatures(
             request_id=notice.request_id,
             sent_s=now_s,
@@ -168,10 +167,9 @@ class PerceptionModel:
             ttft_slo_ms=notice.ttft_slo_ms or slo.ttft_ms,
             tpot_slo_ms=notice.tpot_slo_ms or slo.tpot_ms,
             importance=importance,
-            output_tokens=tokens[MEDIAN],
-            output_tokens_p90=tokens[P90],
+            output_tokens=min(cap, forecast.tokens[MEDIAN]),
+            output_tokens_p90=min(cap, forecast.tokens[P90]),
             source=source,
-            output_quantiles=tokens,
         )
 
     def _as_told(self, completion: Completion) -> Forecast:

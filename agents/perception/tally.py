@@ -9,6 +9,7 @@ import msgspec
 from hmas.agents.perception.lengths.calibration import share_below
 from hmas.agents.perception.lengths.model import Forecast
 from hmas.controller.core.lengths import LEVELS, MEDIAN
+from hmas.controller.core.statistics.quantiles import pinball
 from hmas.controller.core.types import TaskType
 
 WINDOW = 2_000
@@ -37,10 +38,7 @@ def score(forecast: Forecast, output_tokens: int) -> Score:
     """
     length = math.log(output_tokens)
     below = share_below(forecast.raw, length, censored=length >= forecast.cap - 1e-9)
-    losses = [
-        max(level * (length - quantile), (level - 1.0) * (length - quantile))
-        for level, quantile in zip(LEVELS, forecast.log_quantiles, strict=True)
-    ]
+    losses = [pinball(length, quantile, level) for level, quantile in zip(LEVELS, forecast.log_quantiles, strict=True)]
     return Score(tuple(below), sum(losses) / len(losses), abs(math.expm1(forecast.log_quantiles[MEDIAN] - length)))
 
 

@@ -301,7 +301,6 @@ class PredictionAgent:
             ModelReport(
                 sent_s=now_s,
                 agent=self.name,
-                instance=os.environ.get("HMAS_INSTANCE", ""),
                 model=self._have if not self._fallback else "analytic formula",
                 requests=self.model.answered,
                 scored=self.model.scored,
@@ -316,7 +315,6 @@ class PredictionAgent:
                 ModelReport(
                     sent_s=now_s,
                     agent=self.name,
-                    instance=os.environ.get("HMAS_INSTANCE", ""),
                     model=self.shadow.version,
                     role="shadow",
                     scored=verdict.pairs,

@@ -41,7 +41,11 @@ Path = Literal["model", "formula"]
 
 @dataclass(slots=True)
 class Residual:
-    """Running location of log(actual / predicted)."""
+    """Running location of log(actual / predicted).
+
+    Attributes:
+        mean: The location: what to add to the logarithm of a prediction, log 1/4 to log 4.
+    """
 
     mean: float = 0.0
     count: int = 0
@@ -54,11 +58,6 @@ class Residual:
         surprise = math.log(actual) - math.log(predicted) - self.mean
         self.mean += max(RATE, 1.0 / (self.count + PRIOR)) * min(STEP_LIMIT, max(-STEP_LIMIT, surprise))
         self.mean = min(FACTOR_LIMIT, max(-FACTOR_LIMIT, self.mean))
-
-    @property
-    def factor(self) -> float:
-        """Factor to multiply a prediction with, 1/4 to 4."""
-        return math.exp(self.mean)
 
 
 @dataclass(slots=True)

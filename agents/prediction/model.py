@@ -29,6 +29,8 @@ REMEMBERED_PAIRS = 200_000
 """Most pairs of request and instance that await an outcome: 20 MB."""
 INSTANCES = 1_024
 """Most instances tracked; above it the one longest without a snapshot is dropped."""
+FORGET_S = 600.0
+"""An instance that no snapshot has named for this long is forgotten; one that is back sooner has the speed and the errors that it had."""
 NAMED = 64
 """Most instances in an answer; of more, those on which the request would end soonest."""
 ROWS_AT_ONCE = 16_384
@@ -111,6 +113,7 @@ class _Instance:
 
     def __init__(self, prior: Step | None, hardware: str, accepted: Mapping[str, float]) -> None:
         self.view: InstanceView | None = None
+        self.seen_s = float("-inf")
         self.queued = 0.0
         self.load = CumulativeTrace()
         self.fit = SpeedFit(prior)
@@ -119,9 +122,10 @@ class _Instance:
         self._recent: deque[tuple[float, int, int]] = deque(maxlen=512)
 
     def observe(self, view: InstanceView, queued: float, at_s: float) -> None:
-        self.view, self.queued = view, queued
+        self.view, self.queued, self.seen_s = view, queued, at_s
         self.load.hold(at_s, view.in_flight)
-        prompt_total = view.engine.prompt_tokens_total if view.engine is not None else -1
+        # The counters of an engine that did not answer are 0. Of what it has counted since it started nothing happened just now.
+        prompt_total = view.engine.prompt_tokens_total if view.engine is not None and view.engine.healthy else -1
         self._recent.append((at_s, view.in_flight, prompt_total))
         while self._recent and at_s - self._recent[0][0] > _PREFILL_WINDOW_S:
             self._recent.popleft()
@@ -148,7 +152,7 @@ class PredictionModel:
         prior_named: The initial speed and the GPUs that a configured profile stands for.
 
     Attributes:
-        instances: What is known of each instance, by name; at most `INSTANCES`.
+        instances: What is known of each instance, by name, the one longest without a snapshot first; at most `INSTANCES`.
         open_answers: Predictions that wait for their completion, by request id; bounded by requests and by pairs.
         open_pairs: Pairs of a request and an instance in `open_answers`.
         learnt: Ids of the completions that it has learnt from.
@@ -161,6 +165,7 @@ class PredictionModel:
         self._prior_named = prior_named
         self.instances: OrderedDict[str, _Instance] = OrderedDict()
         self._candidates: list[str] = []
+        self._present: list[str] = []
         self._fleet: Fleet | None = None
         self._alone = False
         self._corrections: _Corrections | None = None
@@ -201,11 +206,15 @@ class PredictionModel:
                 self.instances[view.name] = _Instance(*self._prior_named(view.profile), self._accepted)
             self.instances.move_to_end(view.name)
             self.instances[view.name].observe(view, snapshot.queued / feeding, snapshot.sent_s)
-        while len(self.instances) > INSTANCES:
+        while self.instances:
+            oldest, instance = next(iter(self.instances.items()))
+            # Requests that were asked about before a jump of the clock may still need those of the snapshot before.
+            if len(self.instances) <= INSTANCES and (oldest in self._present or snapshot.sent_s - instance.seen_s <= FORGET_S):
+                break
             self.instances.popitem(last=False)
+        self._present = [view.name for view in snapshot.instances if view.name in self.instances]
         usable = [view.name for view in snapshot.instances if not view.draining and (view.engine is None or view.engine.healthy)]
-        wanted = usable or [view.name for view in snapshot.instances]
-        self._candidates = [name for name in wanted if name in self.instances]
+        self._candidates = [name for name in usable if name in self.instances] or self._present
         self._alone = snapshot.wants_times_alone
         self._fleet = self._corrections = None
 
@@ -253,7 +262,7 @@ class PredictionModel:
         return self._fleet
 
     def drifted(self) -> list[tuple[str, str]]:
-        """Returns the instances and targets for which the formula replaces the model."""
+        """Returns the instances of the newest snapshot, and targets, for which the formula replaces the model."""
         return [key for key, track in self.tracks().items() if track.watch.path == "formula"]
 
     def drifts(self) -> list[Drift]:
@@ -262,8 +271,8 @@ class PredictionModel:
         return found
 
     def tracks(self) -> dict[tuple[str, str], Track]:
-        """Returns the live errors, by instance and target."""
-        return {(name, target): track for name, instance in self.instances.items() for target, track in instance.tracks.items()}
+        """Returns the live errors, by instance of the newest snapshot and target."""
+        return {(name, target): track for name in self._present for target, track in self.instances[name].tracks.items()}
 
     @property
     def _accepted(self) -> Mapping[str, float]:

@@ -62,8 +62,11 @@ class CatBoostRegressor:
 
     @property
     def accepted(self) -> dict[str, float]:
-        """Mean absolute logarithmic error on held-out data, by target."""
-        return {target: float(self.card.details.get("accepted", {}).get(target, 0.0)) for target in TARGETS}
+        """Mean absolute logarithmic error on held-out data, by target; 0 if it is not known."""
+        told = self.card.details.get("accepted")
+        known = told if isinstance(told, dict) else {}
+        # A refit without a label of a target has once stored null.
+        return {target: float(known[target]) if isinstance(known.get(target), int | float) else 0.0 for target in TARGETS}
 
     def log_ratios(self, rows: Rows, names: Names) -> Ratios:
         """Returns the medians; see `Regressor.log_ratios`. Values outside the training ranges are clipped to them."""

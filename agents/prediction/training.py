@@ -90,7 +90,8 @@ def refit(regressor: CatBoostRegressor, learnt: Table, seed: int = SEED) -> tupl
         name: float(np.nanmean(errors_of(one.log_ratios(unseen.rows, unseen.names), unseen.labels)))
         for name, one in (("old", regressor), ("new", fresh))
     }
-    accepted = accepted_error(fresh.log_ratios(unseen.rows, unseen.names), unseen.labels)
+    # Of a target without a held-out label nothing new is known: one-token answers have no TPOT.
+    accepted = regressor.accepted | accepted_error(fresh.log_ratios(unseen.rows, unseen.names), unseen.labels)
     card = ModelCard(
         kind=KIND,
         format=FORMAT,
@@ -111,9 +112,10 @@ def errors_of(said: NDArray[np.float64], labels: NDArray[np.float64]) -> NDArray
 
 
 def accepted_error(said: NDArray[np.float64], labels: NDArray[np.float64]) -> dict[str, float]:
-    """Returns the mean absolute logarithmic error of the medians, by target; live errors are compared with it."""
+    """Returns the mean absolute logarithmic error of the medians, by target that has labels; live errors are compared with it."""
     errors = np.abs(labels - said)
-    return {target: round(float(np.nanmean(errors[:, index])), 4) for index, target in enumerate(TARGETS)}
+    present = np.isfinite(errors)
+    return {target: round(float(errors[present[:, at], at].mean()), 4) for at, target in enumerate(TARGETS) if present[:, at].any()}
 
 
 def _continued(before: Any, pool: Any, target: Target, *, seed: int) -> Any:

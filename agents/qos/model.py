@@ -31,6 +31,8 @@ SKEW_MAX_S = 3_600.0
 """If a message's time differs more from this process's, the message's own time is not used."""
 MISMATCH_MAX = 100.0
 """Upper bound of Eq. 7, which has none while nothing at all is served."""
+SHORT_PERIOD_S = 0.2
+"""Shortest time between two short views."""
 
 
 class QosModel:
@@ -39,7 +41,6 @@ class QosModel:
     Args:
         short_window_s: Span of V_short's latency figures.
         long_window_s: Span of V_long.
-        short_period_s: Shortest time between two short views.
         long_period_s: Shortest time between two long views.
         weights: Tenants' weights for the fairness index; 1 for others.
 
@@ -54,13 +55,11 @@ class QosModel:
         *,
         short_window_s: float = 5.0,
         long_window_s: float = 60.0,
-        short_period_s: float = 0.2,
         long_period_s: float = 5.0,
         weights: Mapping[str, float] | None = None,
     ) -> None:
         self._short_window_s = short_window_s
         self._long_window_s = max(long_window_s, short_window_s)
-        self._short_period_s = short_period_s
         self._long_period_s = long_period_s
         self._weights = dict(weights or {})
         self.tallies = Tallies(self._short_window_s, self._long_window_s)
@@ -99,7 +98,7 @@ class QosModel:
         views: list[ShortView | LongView] = []
         if anomalies is None:
             return views
-        if self._is_due(self._short_s, self._short_period_s):
+        if self._is_due(self._short_s, SHORT_PERIOD_S):
             self._short_s = self._now_s
             views.append(self._short_view(snapshot, anomalies, now_s))
         if self._is_due(self._long_s, self._long_period_s):

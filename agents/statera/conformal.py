@@ -7,7 +7,6 @@ that under any drift the excess of misses ends soon. docs/statera.md has both gu
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
 
 from hmas.agents.statera.risk import AdaptiveRisk
 from hmas.controller.core.messages import Completion, LengthBound
@@ -28,15 +27,13 @@ class LengthCalibrator:
 
     Args:
         epsilon: Risk that an output is longer than its bound, between 0 and 1.
-        edges: Upper edges of the buckets, ascending.
         adaptive: Whether an excess of misses lowers the level; if not, only the window follows a drift.
     """
 
-    def __init__(self, epsilon: float, edges: Sequence[int] = EDGES, *, adaptive: bool = True) -> None:
+    def __init__(self, epsilon: float, *, adaptive: bool = True) -> None:
         self._epsilon = epsilon
         self._adaptive = adaptive
-        self._edges = tuple(edges)
-        self._buckets = [SortedWindow(WINDOW) for _ in range(len(self._edges) + 1)]
+        self._buckets = [SortedWindow(WINDOW) for _ in range(len(EDGES) + 1)]
         self._risks = [AdaptiveRisk(epsilon) for _ in self._buckets]
         self._pool = SortedWindow(POOL)
 
@@ -49,7 +46,7 @@ class LengthCalibrator:
         if completion.predicted_output_tokens <= 0 or completion.output_tokens <= 0 or completion.sequences > 1:
             return
         error = completion.output_tokens - completion.predicted_output_tokens
-        bucket = self._bucket(completion.prompt_tokens)
+        bucket = _bucket(completion.prompt_tokens)
         bound = self._correction(bucket)
         if completion.outcome is not OutcomeKind.COMPLETED and error <= (bound or 0.0):
             return
@@ -60,22 +57,19 @@ class LengthCalibrator:
 
     def add_tokens(self, prompt_tokens: int) -> float | None:
         """Returns the correction q_(1-eps) for a prompt of this length; None while there are too few errors."""
-        return self._correction(self._bucket(prompt_tokens))
+        return self._correction(_bucket(prompt_tokens))
 
     def bounds(self) -> list[LengthBound]:
         """Returns the corrections by bucket; with too few errors none, and then the scheduler's configured bound stays active."""
         pooled = len(self._pool)
         bounds: list[LengthBound] = []
-        for bucket, (below, window) in enumerate(zip((*self._edges, 0), self._buckets, strict=True)):
+        for bucket, (below, window) in enumerate(zip((*EDGES, 0), self._buckets, strict=True)):
             correction = self._correction(bucket)
             if correction is None:
                 return []
             samples = len(window) if len(window) >= FULL_AT else pooled
             bounds.append(LengthBound(prompt_tokens_below=below, add_tokens=correction, samples=samples))
         return bounds
-
-    def _bucket(self, prompt_tokens: int) -> int:
-        return bisect_right(self._edges, prompt_tokens)
 
     def _correction(self, bucket: int) -> float | None:
         window, risk = self._buckets[bucket], self._risks[bucket]
@@ -86,3 +80,7 @@ class LengthCalibrator:
         bounds = [bound for one in windows if (bound := one.conformal_bound(level)) is not None]
         # A level too low for so few errors uses their largest; errors above even that raise the bound further.
         return max(bounds) if bounds else risk.stretched(max(one.ordered[-1] for one in windows if one.ordered))
+
+
+def _bucket(prompt_tokens: int) -> int:
+    return bisect_right(EDGES, prompt_tokens)

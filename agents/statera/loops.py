@@ -36,7 +36,7 @@ class Band:
     high: float
 
     def error(self, u: float) -> float:
-        """Algorithm 2: e = u - u*, where u* is the nearest point of the band; 0 inside."""
+        """Algorithm 2, lines 9 and 10: e = u - u*, where u* is the nearest point of the band; 0 inside."""
         return u - min(self.high, max(self.low, u))
 
     def log_error(self, u: float) -> float:

@@ -138,9 +138,9 @@ class StateraModel:
             station = self.instances[instance.name]
             heeded = instance.guard_enabled and instance.guard > 0.0
             station.guard_factors.update(now_s, heeded=heeded, ttft_missed=view.ttft_violation_rate)
-            if _is_held(view, instance, "budget"):
+            if is_held(view, instance, "budget"):
                 station.budget.budget = instance.token_budget
-            if _is_held(view, instance, "knobs"):
+            if is_held(view, instance, "knobs"):
                 action = self._held(station, instance, view, now_s)
             elif not instance.draining and (instance.engine is None or instance.engine.healthy):
                 action = self._regulate(station, instance, view, now_s)
@@ -320,7 +320,8 @@ class StateraModel:
         )
 
 
-def _is_held(view: ShortView, instance: InstanceView, what: str) -> bool:
+def is_held(view: ShortView, instance: InstanceView, what: str) -> bool:
+    """Whether an operator holds an instance's `knobs` or `budget`."""
     return what in view.forced or f"{what}:{instance.name}" in view.forced
 
 

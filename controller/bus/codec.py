@@ -30,7 +30,7 @@ def encode(message: Message) -> bytes:
     """Encodes a message.
 
     Raises:
-        MessageError: A field holds a value that JSON cannot represent (an object in `Event.data`, half a surrogate pair in a text).
+        MessageError: A field holds a value that JSON cannot represent (such as half a surrogate pair in a text).
     """
     try:
         return _HEAD + _encoder.encode(message) + b"}"

@@ -4,7 +4,6 @@ It listens only on a unix socket, stores nothing on disk unless it is durable, a
 """
 
 import contextlib
-import ctypes
 import fcntl
 import importlib.util
 import logging
@@ -12,7 +11,6 @@ import os
 import platform
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
@@ -20,6 +18,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from hmas.controller.bus.end_with_parent import end_with_parent
 from hmas.controller.core.errors import BusError
 
 log = logging.getLogger(__name__)
@@ -31,7 +30,6 @@ SOCKET_PATH_LIMIT = 107
 START_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 5.0
 _POLL_S = 0.005
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,26 +116,22 @@ class EmbeddedServer:
             return self.url
         self.binary = self.binary or find_server()
         self._prepare_dir()
-        parent = os.getpid()
-        libc = ctypes.CDLL(None, use_errno=True)
-
-        def die_with_parent() -> None:
-            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-            if os.getppid() != parent:
-                raise ChildProcessError("the process that starts the server is gone")
-
         assert self._lock is not None
-        with (self.directory / "server.log").open("ab") as output:
-            self._process = subprocess.Popen(
-                self._command(self.binary.path),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                cwd=self.directory,
-                start_new_session=True,
-                pass_fds=(self._lock,),
-                preexec_fn=die_with_parent,  # noqa: PLW1509 - two system calls, no lock and no allocation between fork and exec
-            )
+        try:
+            with (self.directory / "server.log").open("ab") as output:
+                self._process = subprocess.Popen(
+                    self._command(self.binary.path),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    cwd=self.directory,
+                    start_new_session=True,
+                    pass_fds=(self._lock,),
+                    preexec_fn=end_with_parent(os.getpid()),  # noqa: PLW1509 - two system calls, no allocation after fork
+                )
+        except (OSError, subprocess.SubprocessError) as error:
+            # No memory, too many processes: `hmas up` tries again.
+            raise BusError(f"the embedded bus server could not be started: {error}") from error
         self._await_ping()
         log.info("embedded bus server: %s %s (%s), %s", self.binary.path, self.binary.version, self.binary.origin, self.url)
         return self.url

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import random
-import re
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,6 +12,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from hmas.controller.bus.address import without_secrets
 from hmas.controller.bus.base import BusHealth, Delivery
 from hmas.controller.bus.codec import decode
 from hmas.controller.core.errors import BusError, MessageError
@@ -110,7 +110,7 @@ class Link:
     @property
     def shown(self) -> str:
         """The address without user and password, for logs and errors."""
-        return re.sub(r"//[^/@]*@", "//", self.url)
+        return without_secrets(self.url)
 
     def works(self) -> None:
         """Records that an exchange with the server succeeded."""

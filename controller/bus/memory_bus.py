@@ -61,10 +61,6 @@ class MemoryBus:
         self._closed = False
         self._health = BusHealth(connected=True)
 
-    def unacknowledged(self, stream: str, group: str) -> int:
-        """Number of entries that a group was given and has not acknowledged."""
-        return len(self._pending(stream, group))
-
     @property
     def health(self) -> BusHealth:
         """The health: connected until closed."""

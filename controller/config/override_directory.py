@@ -6,7 +6,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from hmas.controller.config.override_format import MAX_BYTES, document_of, parse_override, valid_id
+from hmas.controller.config.override_format import MAX_BYTES, check_text, document_of, parse_override, valid_id
 from hmas.controller.control.overrides import Override, in_force
 from hmas.controller.core.errors import OverrideError
 
@@ -85,8 +85,9 @@ class OverrideDirectory:
         """
         target = self.path / f"{override.id}.json"
         temporary = self.path / f".{override.id}.{os.getpid()}.tmp"
-        data = json.dumps(document_of(override), indent=2, ensure_ascii=False).encode() + b"\n"
+        text = json.dumps(document_of(override), indent=2, ensure_ascii=False) + "\n"
         # A reader must accept the written document; an Override built in code has not been checked.
+        data = check_text(text, override.id)
         parse_override(data, id=override.id, now_s=0.0 if override.expires_s is None else override.expires_s - 1.0)
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -123,7 +124,8 @@ class OverrideDirectory:
         active = tuple(in_force(overrides, now_s))
         changed, self._active = active != self._active, active
         errors += [FileError(name, seen.error) for name, seen in self._seen.items() if seen.error]
-        return ScanResult(overrides, changed, tuple(sorted(errors, key=lambda error: error.file)))
+        told = (FileError(_shown(error.file), error.message) for error in errors)
+        return ScanResult(overrides, changed, tuple(sorted(told, key=lambda error: error.file)))
 
     def _read(self, name: str, now_s: float) -> _Seen:
         """Reads a file, or returns its stored state if it has not changed."""
@@ -138,6 +140,11 @@ class OverrideDirectory:
         except OverrideError as error:
             kept = "; its last good version stays in force" if good else ""
             return _Seen(_NO_STAMP, good, f"{error}{kept}")
+
+
+def _shown(name: str) -> str:
+    """A file's name as text that a message can carry: bytes that are not UTF-8 stand as escapes."""
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 _NO_STAMP = (-1, -1, -1)

@@ -136,6 +136,10 @@ def parse_override(data: bytes, *, id: str, now_s: float, allow_expired: bool = 
 
 def override_from(document: Any, *, id: str, now_s: float, allow_expired: bool = False) -> Override:  # noqa: A002 - see parse_override
     """As `parse_override`, for a document that is already decoded."""
+    try:
+        check_text(json.dumps(document, ensure_ascii=False, skipkeys=True, default=str), id)
+    except RecursionError:
+        raise OverrideError(f"{id}: nested too deeply; an override has four levels") from None
     wrong = list(problems(document, _DOCUMENT_TYPE))
     told = {problem.path for problem in wrong}
     wrong += [problem for problem in _unknown_policy(document) if problem.path not in told]
@@ -267,6 +271,19 @@ def _json(data: bytes, id: str) -> Any:  # noqa: A002 - see parse_override
         raise OverrideError(f"{id}: not usable JSON: {error}") from None
     except RecursionError:
         raise OverrideError(f"{id}: nested too deeply; an override has four levels") from None
+
+
+def check_text(text: str, id: str) -> bytes:  # noqa: A002 - see parse_override
+    """Returns text as UTF-8. JSON can write half of a surrogate pair as an escape, which neither the bus nor a file can carry.
+
+    Raises:
+        OverrideError: The text holds one.
+    """
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        allowed = r"text that UTF-8 can encode: \ud800 to \udfff only in pairs"
+        raise OverrideError(f"{id}: a text holds an unpaired surrogate; allowed: {allowed}") from None
 
 
 def _no_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

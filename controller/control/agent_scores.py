@@ -10,6 +10,7 @@ from collections import OrderedDict, deque
 from typing import NamedTuple
 
 from hmas.controller.core.lengths import LEVELS, MEDIAN, P90
+from hmas.controller.core.statistics.quantiles import pinball
 from hmas.controller.core.types import Estimates
 
 WINDOW = 50
@@ -115,12 +116,6 @@ class Contest:
 
 def _bounded(loss: float) -> float:
     return min(LOSS_MOST, max(0.0, loss)) if math.isfinite(loss) else LOSS_MOST
-
-
-def pinball(log_true: float, log_predicted: float, level: float) -> float:
-    """Pinball loss of a quantile at `level`, both lengths as natural logarithms."""
-    away = log_true - log_predicted
-    return level * away if away >= 0.0 else (level - 1.0) * away
 
 
 class Standing(NamedTuple):

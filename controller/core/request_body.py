@@ -150,7 +150,7 @@ def read_call(path: str, document: dict[str, Any], only_model: str = "", block_s
         min_output_tokens=_read_least(document, cap, prompts * choices),
         prompts=prompts,
         choices=choices,
-        priority=_read_int(document, "priority", -INT_LIMIT, INT_LIMIT),
+        priority=read_priority(document),
         has_tools=bool(tools),
         tool_results=texts.tool_results,
         wants_json=_wants_json(document),
@@ -180,6 +180,11 @@ def read_model(document: dict[str, Any], only_model: str = "") -> str:
     if not isinstance(model, str) or not 0 < len(model) <= 256:
         raise BodyError("model", model, "the name of a model, 1 to 256 characters (GET /v1/models lists them)")
     return model
+
+
+def read_priority(document: dict[str, Any]) -> int | None:
+    """The `priority` field, None if the body has none."""
+    return _read_int(document, "priority", -INT_LIMIT, INT_LIMIT)
 
 
 def _read_previous(document: dict[str, Any]) -> str:

@@ -5,7 +5,6 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -140,7 +139,6 @@ class Gateway:
             liveness=self.liveness,
             asking=Asking(all_requests=config.agents.ask == "all", sample_rps=config.agents.ask_sample_rps, now_s=clock.now_s()),
         )
-        self.agents.on_judged = self._judged
         self.fleet.on_snapshot = self.scheduler.observe
         self.fleet.on_ceiling = self.control.apply
         self.fleet.on_models = self._models_changed
@@ -340,10 +338,6 @@ class Gateway:
                     self._on_cycle()
             except Exception:
                 log.exception("a cycle of the gateway failed")
-
-    def _judged(self, agent: str, answers: str, *, aside: bool) -> None:
-        """Sets an agent's proposals aside or uses them again. This happens later in the loop, because a dispatch is in progress."""
-        asyncio.get_running_loop().call_soon(partial(self.control.set_aside, agent, answers, aside=aside))
 
     def _models_changed(self, instance: str, models: frozenset[str] | None) -> None:
         """Sorts requests again after an instance has changed the models it serves."""

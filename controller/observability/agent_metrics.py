@@ -23,7 +23,7 @@ NAME_LIMIT = 64
 
 FIGURES: Mapping[str, tuple[str, str, float]] = MappingProxyType(
     {
-        "unknown_share": ("hmas_agent_unknown_ratio", "Share of requests own task type was left unknown, newest 2,000.", 1.0),
+        "unknown_share": ("hmas_agent_unknown_ratio", "Share of requests whose task type was left unknown, newest 2,000.", 1.0),
         "confidence": ("hmas_agent_confidence_ratio", "Mean confidence in the task type, newest 2,000.", 1.0),
         "pinball": ("hmas_agent_length_pinball", "Mean pinball loss of the log output length over all levels, newest 2,000.", 1.0),
         "median_ape": ("hmas_agent_length_error_ratio", "Median absolute error of the predicted length over the real one.", 1.0),
@@ -34,7 +34,7 @@ FIGURES: Mapping[str, tuple[str, str, float]] = MappingProxyType(
         "tpot_ape": ("hmas_agent_tpot_error_ratio", "Median absolute error of the predicted TPOT over the real one.", 1.0),
         "gain": ("hmas_agent_shadow_gain_ratio", "By how much the error of the model in the shadow is lower.", 1.0),
         "evidence": ("hmas_agent_shadow_evidence", "Natural log of the evidence that it is better; 4.6 is 1 in 100.", 1.0),
-        "agreement": ("hmas_agent_shadow_agreement_ratio", "Share of requests on own task type both agree.", 1.0),
+        "agreement": ("hmas_agent_shadow_agreement_ratio", "Share of requests on whose task type both agree.", 1.0),
         "pairs": ("hmas_agent_shadow_requests", "Requests on which both were compared.", 1.0),
         "dropped": ("hmas_agent_shadow_dropped_requests", "Requests that the shadow was too busy to read.", 1.0),
     }

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import signal
 import socket
@@ -11,10 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hmas.controller.bus.end_with_parent import end_with_parent
 from hmas.controller.runtime.ports import passed
 
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None, use_errno=True)
 _NOTIFY_BYTES = 4096
 
 
@@ -75,7 +73,7 @@ class Child:
                 # Only the parent writes to stdout.
                 stdout=2,
                 start_new_session=True,
-                preexec_fn=_end_with_parent(os.getpid()),  # noqa: PLW1509 - two system calls, no lock and no allocation between fork and exec
+                preexec_fn=end_with_parent(os.getpid()),  # noqa: PLW1509 - two system calls, no lock or allocation between fork and exec
             )
         except OSError:
             self._close_socket()
@@ -139,13 +137,3 @@ class Child:
             self._socket.close()
             self._socket = None
             self._notify_path.unlink(missing_ok=True)
-
-
-def _end_with_parent(parent: int) -> Callable[[], None]:
-    def prepare() -> None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        # The parent may have died before the line above took effect.
-        if os.getppid() != parent:
-            raise ProcessLookupError("the parent is gone")
-
-    return prepare

@@ -1,5 +1,6 @@
 """Readiness, watchdog and status messages to the service manager (the sd_notify protocol of systemd), without libsystemd."""
 
+import contextlib
 import os
 import socket
 from collections.abc import Mapping
@@ -10,10 +11,7 @@ STATUS_LIMIT = 400
 class Notifier:
     """Sends datagrams to the socket named by NOTIFY_SOCKET; does nothing if there is none.
 
-    A lost message never disturbs the service: errors of the socket are counted in `failures`, not raised.
-
-    Attributes:
-        failures: Messages that the socket did not accept.
+    A lost message never disturbs the service: errors of the socket are not raised.
     """
 
     def __init__(self, env: Mapping[str, str] | None = None) -> None:
@@ -21,7 +19,6 @@ class Notifier:
         path = (os.environ if env is None else env).get("NOTIFY_SOCKET", "")
         # A leading @ names a socket in Linux's abstract namespace, which the kernel marks with a null byte.
         self._address = "\0" + path[1:] if path.startswith("@") else path
-        self.failures = 0
 
     @property
     def enabled(self) -> bool:
@@ -47,12 +44,9 @@ class Notifier:
     def _send(self, text: str) -> None:
         if not self._address:
             return
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-                sock.setblocking(False)
-                sock.sendto(text.encode(), self._address)
-        except OSError:
-            self.failures += 1
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+            sock.setblocking(False)
+            sock.sendto(text.encode(), self._address)
 
 
 def _one_line(text: str) -> str:

@@ -192,10 +192,6 @@ class Supervisor:
         """State by name."""
         return {name: kept.state for name, kept in self._kept.items()}
 
-    def pids(self) -> Mapping[str, int]:
-        """Process id of every running child, by name."""
-        return {name: kept.child.pid for name, kept in self._kept.items() if kept.child is not None}
-
     async def _keep(self, kept: _Kept) -> None:
         while not self._stopping.is_set():
             if kept.child is not None:

@@ -177,13 +177,14 @@ class ArrivalBinding:
 
         An instance that has to show that it serves again gets no more into its queue than it may have in flight (`Recovery`).
         """
-        tokens = least_sequence_tokens(entry.request)
+        tokens, only = least_sequence_tokens(entry.request), entry.only
         able = [
             instance
             for instance in self._wait_queue.queues.of(entry.request.model).instances.all
             if instance.available
             and instance.fence.fits(tokens)
             and instance.name not in entry.tried
+            and (not only or instance.name == only)
             and (instance.recovery.limit == math.inf or self._queued.get(instance.name, instance).in_flight < instance.recovery.limit)
         ]
         get = self._queued.get

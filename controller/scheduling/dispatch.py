@@ -21,6 +21,7 @@ LOOK_AHEAD = 8
 """Entries that one planning pass may pass because they are held back (by fence, guard, or because no free slot is allowed for them)."""
 KEPT_FREE, ALREADY_TRIED, LATE_SHARE = "instance reserved", "failed there before", "limit for overdue requests"
 ROUTER, FENCE, GUARD = "router", "KV cache full", "TPOT guard"
+PINNED = "only one instance may serve it"
 RESERVED = "room kept for other tenants"
 """Why an entry could not be dispatched. If several instances refused it, the reason of the last one counts."""
 PAST_FENCE = (
@@ -189,7 +190,8 @@ class DispatchPlanner:
         beside its cached prompt, it may wait (`waits_for_cache`).
         """
         floods = group.reserve.share > 0.0 and entry.request.tenant in group.flooding
-        reason = RESERVED if floods else KEPT_FREE if kept_free else ALREADY_TRIED if entry.tried else LATE_SHARE if late else WINDOW
+        barred = PINNED if entry.only else ALREADY_TRIED if entry.tried else ""
+        reason = RESERVED if floods else KEPT_FREE if kept_free else barred or (LATE_SHARE if late else WINDOW)
         spares_work = group.given_up.spares_work
         cached_ms: float | None = None
         for pool in self._pools(entry, group, kept_free, now_s, late=late, owed=owed, floods=floods):
@@ -238,14 +240,15 @@ class DispatchPlanner:
         """The instances that the router may rank; those that are avoided stand apart, for when no other one takes the request."""
         # Usually no instance is excluded, and with hundreds of instances the check of each is the cost of a dispatch.
         candidates: Sequence[Instance] = group.instances.open
-        sequences = entry.request.sequences
-        if late or entry.tried or kept_free or sequences > 1 or floods:
+        sequences, only = entry.request.sequences, entry.only
+        if late or entry.tried or only or kept_free or sequences > 1 or floods:
             candidates = [
                 instance
                 for instance in candidates
                 if instance.holds(sequences, instance.n_run)
                 and (not late or owed or instance.sequences < instance.late_window(self._late_share, now_s))
                 and instance.name not in entry.tried
+                and (not only or instance.name == only)
                 and instance.name not in kept_free
                 and (not floods or self._takes_flood(instance, group))
             ]
@@ -258,5 +261,5 @@ class DispatchPlanner:
 
 
 def _roomiest(entry: QueueEntry, instances: Sequence[Instance], kept_free: set[str]) -> set[str]:
-    able = [i for i in instances if i.available and i.name not in entry.tried and i.name not in kept_free]
+    able = [i for i in instances if i.available and i.name not in entry.tried and entry.only in ("", i.name) and i.name not in kept_free]
     return {max(able, key=lambda instance: instance.fence.free_bytes).name} if able else set()

@@ -101,6 +101,7 @@ def _oldest(group: ModelQueue, instance: Instance, tenancy: Tenancy, now_s: floa
             waiting.place != "expired"
             and not limited
             and instance.name not in waiting.entry.tried
+            and waiting.entry.only in ("", instance.name)
             and now_s - request.arrival_s >= _most_s(group)
             and has_cache_for(instance, request)
         ):

@@ -91,8 +91,8 @@ class Scheduler(SchedulerReports):
 
     # -- the path of one request ------------------------------------------------------------------------------------------------
 
-    def submit(self, request: Request, estimates: Estimates, now_s: float, weight: float = 1.0) -> QueueEntry | Refusal:
-        """Admits a request to the queue.
+    def submit(self, request: Request, estimates: Estimates, now_s: float, weight: float = 1.0, *, only: str = "") -> QueueEntry | Refusal:
+        """Admits a request to the queue. `only`: the one instance that may take it, empty for any.
 
         Returns:
             Its entry; or a refusal, and then the request has ended as rejected: 429 if the queue is full or its tenant's quota is used up,
@@ -110,7 +110,8 @@ class Scheduler(SchedulerReports):
         if refusal is not None:
             self._ended[refusal.kind] += 1
             return refusal
-        entry = QueueEntry(request=request, estimates=estimates, seq=self._seq, weight=self._weights.get(request.tenant, weight))
+        weight = self._weights.get(request.tenant, weight)
+        entry = QueueEntry(request=request, estimates=estimates, seq=self._seq, weight=weight, only=only)
         self._seq += 1
         entry.estimates = self._attainable(entry, estimates)
         if self._binds:
@@ -219,7 +220,8 @@ class Scheduler(SchedulerReports):
         Args:
             request_id: Its id.
             now_s: The time.
-            unread: The instance has probably not read it: if no other instance can take it, it may go to the same one again.
+            unread: The instance has probably not read it: if no other instance can take it, it may go to the same one again. That is the
+                only second try of a request which no other instance may take.
         """
         run = self._running.get(request_id)
         if run is None:

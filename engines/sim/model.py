@@ -89,11 +89,6 @@ class EngineModel:
         return not self.batch.running and not self.batch.queue.live
 
     @property
-    def free_blocks(self) -> int:
-        """KV blocks not in use."""
-        return self.batch.pool.free
-
-    @property
     def due_s(self) -> float | None:
         """When the current stretch ends, None if there is none."""
         return None if self._stretch is None else self._stretch.end_s

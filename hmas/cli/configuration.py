@@ -8,8 +8,9 @@ import msgspec
 import yaml
 
 from hmas.cli.admin import config_option
-from hmas.cli.output import EXIT_FAILED, complain, example, hint, json_option, say, say_json
+from hmas.cli.output import EXIT_FAILED, complain, example, hint, json_option, say, say_json, show
 from hmas.controller.admin.token import new_secret
+from hmas.controller.bus.address import without_secrets
 from hmas.controller.config.loader import ConfigMistakes, advice, example_config, load_config, reference
 from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import ConfigError
@@ -55,10 +56,7 @@ def check(ctx: click.Context, file: str | None, config_file: str | None, as_json
 def show_active(config_file: str | None, as_json: bool) -> None:
     """Print every setting as it is in force: preset, file and HMAS_* variables together."""
     document = msgspec.to_builtins(shown(load_config(config_file or None, os.environ)))
-    if as_json:
-        say_json(document)
-    else:
-        say(yaml.safe_dump(document, sort_keys=False, allow_unicode=True).rstrip())
+    show(document, lambda found: yaml.safe_dump(found, sort_keys=False, allow_unicode=True).rstrip(), as_json=as_json)
 
 
 @config.command("example", epilog=example("hmas config example > hmas.yaml"))
@@ -74,11 +72,8 @@ def show_reference() -> None:
 
 
 def shown(loaded: Config) -> Config:
-    """The configuration without the password that the bus address may contain."""
-    scheme, separator, rest = loaded.bus.url.partition("://")
-    if "@" not in rest:
-        return loaded
-    return msgspec.structs.replace(loaded, bus=msgspec.structs.replace(loaded.bus, url=f"{scheme}{separator}***@{rest.rsplit('@', 1)[1]}"))
+    """The configuration without the user and password that the bus address may contain."""
+    return msgspec.structs.replace(loaded, bus=msgspec.structs.replace(loaded.bus, url=without_secrets(loaded.bus.url)))
 
 
 @click.group()

@@ -19,6 +19,7 @@ from hmas.cli.admin import admin_url_option, config_option, connect, read_config
 from hmas.cli.engines import kv_event_words
 from hmas.cli.output import EXIT_FAILED, example, json_option, say, say_json, table
 from hmas.cli.status import each_agent, flood_words, freshness, mqtt_words
+from hmas.controller.bus.address import without_secrets
 from hmas.controller.bus.embedded import LEAST_VERSION, find_server
 from hmas.controller.config.derived import bus_dir, overrides_dir, state_dir
 from hmas.controller.config.loader import advice
@@ -151,7 +152,7 @@ def check_bus(config: Config) -> Iterator[Check]:
 
 
 def _ask_bus(url: str, *, started: bool) -> Check:
-    shown = url.rsplit("@", 1)[-1]
+    shown = without_secrets(url)
     do = "start it, or correct bus.url" if not started else "left by an earlier run; `hmas up` starts a new server"
     try:
         with redis.Redis.from_url(url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S) as client:

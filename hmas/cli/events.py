@@ -21,11 +21,13 @@ from hmas.controller.core.messages import EVENTS, Event
 
 POLL_S = 1.0
 CONNECT_S = 5.0
+KEPT = 1000
+"""Events that the gateway keeps."""
 REMEMBERED = 4096
 
 
 @click.command(epilog=example("hmas events --follow"))
-@click.option("--limit", type=click.IntRange(1, 1000), default=30, show_default=True, help="How many of the newest to show.")
+@click.option("--limit", type=click.IntRange(1, KEPT), default=30, show_default=True, help="How many of the newest to show.")
 @click.option("--follow", "-f", is_flag=True, help="Go on printing what happens, until interrupted.")
 @click.option("--all", "everything", is_flag=True, help="Read the bus, which has the agents' and the supervisor's events too.")
 @json_option
@@ -37,8 +39,9 @@ def events(*, limit: int, follow: bool, everything: bool, as_json: bool, admin_u
         asyncio.run(_from_bus(read_config(config_file), limit, follow=follow, as_json=as_json))
         return
     client = connect(admin_url, config_file)
-    newest = client.events(limit)
-    _print(newest, as_json=as_json, lines=follow)
+    # All that are kept: an older one than those shown is no news later.
+    newest = client.events(KEPT if follow else limit)
+    _print(newest[-limit:], as_json=as_json, lines=follow)
     if follow:
         for event in _news(client, newest):
             _print([event], as_json=as_json, lines=True)
@@ -68,7 +71,7 @@ def _news(client: AdminClient, newest: list[dict[str, Any]]) -> Iterator[dict[st
     while True:
         time.sleep(POLL_S)
         try:
-            found = client.events(1000)
+            found = client.events(KEPT)
         except AdminUnreachable as error:
             if not away:
                 hint(f"{error}; waiting for it")

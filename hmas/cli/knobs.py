@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from hmas.cli.admin import held_words, holds, show_released, takes_client
-from hmas.cli.output import example, json_option, say, say_json, table
+from hmas.cli.output import example, json_option, table
 from hmas.cli.output import show as show_result
 from hmas.controller.admin.client import AdminClient
 
@@ -43,10 +43,8 @@ def set_knobs(
     if n_run is None and token_budget is None:
         raise click.UsageError("give --n-run or --token-budget")
     document = client.force_knobs(instance, n_run=n_run, token_budget=token_budget, **hold)
-    if as_json:
-        say_json(document)
-        return
-    say(f"{_knob_table(document)}\nheld {held_words(hold)}; `hmas knobs release {instance}` ends it")
+    ends = f"held {held_words(hold)}; `hmas knobs release {instance}` ends it"
+    show_result(document, lambda found: f"{_knob_table(found)}\n{ends}", as_json=as_json)
 
 
 @knobs.command("release", epilog=example("hmas knobs release gpu-0"))

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -78,6 +78,11 @@ def duration_words(seconds: float) -> str:
     if seconds < 5400:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h" if seconds < 129_600 else f"{seconds / 86_400:.0f} d"
+
+
+def pair_words(pairs: Mapping[str, float]) -> str:
+    """Names and their numbers as text: `prefix=0.5, load=1`."""
+    return ", ".join(f"{name}={value:g}" for name, value in pairs.items())
 
 
 def clock_words(at_s: float) -> str:

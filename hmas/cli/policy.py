@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from hmas.cli.admin import held_words, holds, show_released, takes_client
-from hmas.cli.output import EXIT_FAILED, complain, duration_words, example, json_option, say, say_json, table
+from hmas.cli.output import EXIT_FAILED, complain, duration_words, example, json_option, pair_words, say, say_json, table
+from hmas.cli.output import show as show_result
 from hmas.cli.values import Pair
 from hmas.controller.admin.client import AdminClient
 
@@ -32,7 +33,7 @@ def list_policies(client: AdminClient, *, as_json: bool) -> None:
         say_json(document["available"])
         return
     rows = [
-        ("*" if item["name"] == document["name"] else " ", item["name"], item["summary"], _parameters(item))
+        ("*" if item["name"] == document["name"] else " ", item["name"], item["summary"], pair_words(item["parameters"]))
         for item in document["available"]
     ]
     say(table(["", "policy", "for", "parameters (default)"], rows))
@@ -51,13 +52,13 @@ def show(client: AdminClient, ctx: click.Context, *, name: str | None, as_json: 
     """Show the active policy, set by which source, why and since when; or all about policy NAME."""
     document = client.policy()
     if name is None:
-        say_json(document) if as_json else say(policy_line(document))
+        show_result(document, policy_line, as_json=as_json)
         return
     available = {item["name"]: item for item in document["available"]}
     if name not in available:
         complain(f"policy {name!r} is unknown; allowed: {', '.join(available)}")
         ctx.exit(EXIT_FAILED)
-    say_json(available[name]) if as_json else say(policy_page(available[name]))
+    show_result(available[name], policy_page, as_json=as_json)
 
 
 @policy.command("check", epilog=example("hmas policy check my_policies.shortest_prompt:ShortestPrompt"))
@@ -101,10 +102,8 @@ def show_results(ctx: click.Context, results: Sequence[Any]) -> None:
 def force(client: AdminClient, *, name: str, parameters: tuple[tuple[str, float], ...], hold: dict[str, Any], as_json: bool) -> None:
     """Force policy NAME, which the agents then cannot change."""
     document = client.force_policy(name, parameters=dict(parameters), **hold)
-    if as_json:
-        say_json(document)
-        return
-    say(f"{policy_line(document)}\nheld {held_words(hold)}; `hmas policy release` ends it")
+    ends = f"held {held_words(hold)}; `hmas policy release` ends it"
+    show_result(document, lambda found: f"{policy_line(found)}\n{ends}", as_json=as_json)
 
 
 @policy.command("release", epilog=example("hmas policy release"))
@@ -153,10 +152,6 @@ def policy_page(item: dict[str, Any]) -> str:
 def refused_line(plugin: dict[str, str]) -> str:
     """A plugin that was refused, in one line."""
     return f"plugin {plugin['entry_point']} of {plugin['distribution'] or 'an unknown distribution'} is skipped: {plugin['reason']}"
-
-
-def _parameters(item: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={value:g}" for name, value in item["parameters"].items())
 
 
 def _signals(available: list[dict[str, Any]]) -> list[tuple[str, str, str, str]]:

@@ -6,7 +6,8 @@ from typing import Any
 import click
 
 from hmas.cli.admin import held_words, holds, show_released, takes_client
-from hmas.cli.output import EXIT_FAILED, complain, example, json_option, say, say_json, table
+from hmas.cli.output import EXIT_FAILED, complain, example, json_option, pair_words, say, say_json, table
+from hmas.cli.output import show as show_result
 from hmas.cli.policy import loaded_class, refused_line, show_results
 from hmas.cli.values import Pair
 from hmas.controller.admin.client import AdminClient
@@ -29,9 +30,7 @@ def list_routers(client: AdminClient, *, as_json: bool) -> None:
         say_json(document)
         return
     used = {one["name"] for one in document["models"]}
-    rows = [
-        ("*" if one["name"] in used else " ", one["name"], one["summary"], weight_words(one["weights"])) for one in document["available"]
-    ]
+    rows = [("*" if one["name"] in used else " ", one["name"], one["summary"], pair_words(one["weights"])) for one in document["available"]]
     say(table(["", "router", "ranks first", "weights"], rows))
     say("\n" + table(["scorer", "scores high"], [(one["name"], one["summary"]) for one in document["scorers"]]))
     for plugin in document["refused"]:
@@ -56,8 +55,8 @@ def show(client: AdminClient, ctx: click.Context, *, name: str | None, as_json: 
         complain(f"router {name!r} is unknown; allowed: {', '.join(one['name'] for one in document['available'])}")
         ctx.exit(EXIT_FAILED)
     one = found[name]
-    facts = [("does", one["summary"]), ("weights", weight_words(one.get("weights", {}))), ("plugin", one["from"])]
-    say_json(one) if as_json else say(table([name, ""], [fact for fact in facts if fact[1]]))
+    facts = [("does", one["summary"]), ("weights", pair_words(one.get("weights", {}))), ("plugin", one["from"])]
+    show_result(one, lambda _: table([name, ""], [fact for fact in facts if fact[1]]), as_json=as_json)
 
 
 @router.command("check", epilog=example("hmas router check my_routers.fewest_tokens:FewestTokens"))
@@ -86,10 +85,8 @@ def force(
 ) -> None:
     """Force router NAME for all models, or for one."""
     document = client.force_router(name, model=model, weights=dict(weights), **hold)
-    if as_json:
-        say_json(document)
-        return
-    say(f"{routers_text(document)}\nheld {held_words(hold)}; `hmas router release` ends it")
+    ends = f"held {held_words(hold)}; `hmas router release` ends it"
+    show_result(document, lambda found: f"{routers_text(found)}\n{ends}", as_json=as_json)
 
 
 @router.command("release", epilog=example("hmas router release"))
@@ -106,7 +103,7 @@ def release(client: AdminClient, ctx: click.Context, *, model: str, as_json: boo
 def routers_text(document: dict[str, Any]) -> str:
     """The router of each model, and the newest fault."""
     rows = [
-        ("all others" if one["model"] == "*" else one["model"], one["name"], weight_words(one["weights"]), one["source"], one["reason"])
+        ("all others" if one["model"] == "*" else one["model"], one["name"], pair_words(one["weights"]), one["source"], one["reason"])
         for one in document["models"]
     ]
     text = table(["model", "router", "weights", "set by", "reason"], rows)
@@ -130,9 +127,4 @@ def fault_words(document: dict[str, Any]) -> list[str]:
 
 def router_words(name: str, weights: Mapping[str, float]) -> str:
     """A router and the weights that it was given, as text."""
-    return f"{name} ({weight_words(weights)})" if weights else name
-
-
-def weight_words(weights: Mapping[str, float]) -> str:
-    """Weights as text."""
-    return ", ".join(f"{name}={weight:g}" for name, weight in weights.items())
+    return f"{name} ({pair_words(weights)})" if weights else name

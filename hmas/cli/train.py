@@ -24,6 +24,7 @@ from hmas.agents.prediction.training import REFIT_LEAST, SEED, refit
 from hmas.cli.admin import config_option, read_config
 from hmas.cli.output import hint, json_option, say, say_json, table
 from hmas.cli.studies import EXIT_INTERRUPTED
+from hmas.controller.bus.address import without_secrets
 from hmas.controller.bus.redis_bus import RedisBus
 from hmas.controller.config.derived import models_dir
 from hmas.controller.config.schema import Config
@@ -256,7 +257,7 @@ async def _from_bus(config: Config) -> list[Message]:
                 break
             await asyncio.sleep(0.1)
         else:
-            raise ConfigError(f"bus.url {config.bus.url}: {bus.health.detail or 'no answer'}")
+            raise ConfigError(f"bus.url {without_secrets(config.bus.url)}: {bus.health.detail or 'no answer'}")
         return [*await bus.latest(FEATURES, NEWEST), *await bus.latest(TELEMETRY, NEWEST)]
     finally:
         await bus.close()

@@ -16,6 +16,7 @@ from hmas.cli.admin import config_option, connect
 from hmas.cli.output import example, hint, json_option, say, say_json
 from hmas.cli.stack import GATEWAY, Choices, Stack, plan
 from hmas.cli.targets import ALLOWED, parse_targets
+from hmas.controller.bus.address import without_secrets
 from hmas.controller.bus.embedded import EmbeddedServer
 from hmas.controller.bus.redis_bus import RedisBus
 from hmas.controller.config.derived import AGENT_NAMES, bus_dir
@@ -45,7 +46,7 @@ class BusInUse:
 
     Attributes:
         url: Its address.
-        words: The address and, for an embedded server, its program and version.
+        words: The address without user and password and, for an embedded server, its program and version.
     """
 
     bus: RedisBus
@@ -119,7 +120,8 @@ class Upkeep:
 async def _bus_in_use(config: Config) -> AsyncIterator[BusInUse]:
     """The configured bus, or an embedded server that is monitored and restarted if it ends."""
     server = None if config.bus.url else EmbeddedServer(bus_dir(config), config.bus.durable)
-    url = words = server.start() if server else config.bus.url
+    url = server.start() if server else config.bus.url
+    words = without_secrets(url)
     if server and server.binary:
         words = f"{url} (embedded {server.binary.path.name} {server.binary.version} from {server.binary.origin})"
     bus = RedisBus(url, config.bus.key_prefix)

@@ -108,7 +108,7 @@ def test_nobody_joins_whose_full_length_does_not_fit_but_the_short_may_pass():
     firsts, lasts = run(engine, until_s=60.0, arrivals=arrivals)
     assert firsts["short"] < lasts["long"] <= firsts["large"]
     assert engine.snapshot("e", 0.0).preemptions_total == 0
-    assert engine.free_blocks == 4000
+    assert engine.batch.pool.free == 4000
 
 
 def test_an_aborted_request_leaves_nothing_behind():
@@ -121,7 +121,7 @@ def test_an_aborted_request_leaves_nothing_behind():
     assert engine.abort("a")
     assert not engine.abort("a")
     assert engine.idle
-    assert engine.free_blocks == FAST.kv_blocks
+    assert engine.batch.pool.free == FAST.kv_blocks
 
 
 @pytest.mark.parametrize("kind", [TimedEngine, TgiEngine])

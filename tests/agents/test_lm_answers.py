@@ -161,10 +161,6 @@ class Pieces:
             text = text[len(piece) :]
         return {"input_ids": ids}
 
-    def decode(self, ids: list[int]) -> str:
-        texts = {number: piece for piece, number in self.numbers.items()}
-        return "".join(texts[number] for number in ids)
-
 
 def test_names_are_labels_where_one_step_tells_them_apart():
     tokens = label_tokens(Pieces(*NAMES))

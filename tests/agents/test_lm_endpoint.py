@@ -103,8 +103,7 @@ async def test_a_batch_is_one_request_and_comes_back_in_order(serve):
     assert asked["model"] == "perception"
     assert asked["authorization"] == "Bearer a-key"
     assert asked["structured_outputs"]["regex"] == asked["regex"]
-    assert reader.asked == 13
-    assert reader.unread == 0
+    assert len(asked["prompt"]) == 13
 
 
 async def test_many_prompts_are_bounded_requests(serve):
@@ -154,7 +153,6 @@ async def test_a_malformed_answer_is_an_empty_reading_and_hurts_no_other(serve, 
     first, second = await reader.read_async([view("one"), view("two")])
     assert first == EMPTY
     assert TASKS[int(np.argmax(second.probabilities))].value == "MathReasoning"
-    assert reader.unread == 1
 
 
 BODIES = [b"", b"<html>bad gateway</html>", b"[]", b'{"choices": 5}', b'{"choices": [{"index": 99, "text": ""}]}', b"\xff\xfe"]
@@ -228,8 +226,6 @@ TOKENS = LabelTokens(
     middle=(5, 6),
     bins=tuple(range(200, 220)),
     closing=(7,),
-    first_texts=LETTERS,
-    bin_texts=BIN_WORDS,
 )
 DETAILS = LmDetails(
     kind="causal",
@@ -260,6 +256,8 @@ async def test_what_is_served_is_asked_and_read_as_its_card_says(serve, tmp_path
     (tmp_path / "weights").write_text("w")
     details = {name: getattr(DETAILS, name) for name in DETAILS.__struct_fields__}
     details["tokens"] = {name: getattr(TOKENS, name) for name in TOKENS.__struct_fields__}
+    # Cards of earlier versions have these, too.
+    details["tokens"] |= {"first_texts": LETTERS, "bin_texts": BIN_WORDS}
     write_card(tmp_path, ModelCard(kind="perception", format="transformers", details=details))
     server = await serve(answer)
     reader = open_endpoint(server.url, "perception", "", tmp_path)

@@ -172,7 +172,7 @@ async def test_vllm_with_the_adapter_reads_as_the_process_does(causal, rows, tmp
             assert time.monotonic() < deadline_s, (tmp_path / "vllm.log").read_text(errors="replace")[-4000:]
         patient = EndpointReader(url, "perception", details=details_of(read_card(causal / "out")), timeout_s=120)
         there = await patient.read_async(views)
-    assert patient.unread == 0
+    assert all(reading.probabilities for reading in there)
     gaps = [np.abs(np.subtract(a.probabilities, b.probabilities)).max() for a, b in zip(here, there, strict=True)]
     assert max(gaps) < 1e-3
     # An engine may write the same words in other tokens, after which the length is weighed a little differently.

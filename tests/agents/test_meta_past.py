@@ -52,7 +52,6 @@ def test_a_bypass_that_has_ended_does_not_come_back():
     assert past(seen, over).current == EDF
     again = MetaModel(start="edf", pool=POLICIES)
     again.restore([seen, over, decided(300.0, "edf", "edf", repeats="x")], 303.0)
-    assert not again.bypassed
     said = again.on_short(short_view(303.0), 303.0)
     assert [(d.policy, d.bypass) for d in all_of_type(MetaDecision, said)] == [("edf", False)]
 

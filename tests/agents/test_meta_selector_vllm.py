@@ -71,12 +71,14 @@ def test_what_it_says_is_of_the_schema(url, allowed):
     assert read(text.replace(json.dumps(document["parameters"], separators=(",", ":")), "[]")).policy == document["policy"]
 
 
+@pytest.mark.long
 def test_a_random_model_costs_nothing(url):
     done = run({"meta_selector": "llm", "meta_llm_url": url, "meta_llm_model": "tiny", "meta_llm_timeout_s": 50.0})
     assert not done.violations
     assert good(done) >= with_rules() - 0.01, done.changes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("turn", [1, 2])
 def test_a_random_model_that_says_something_else_each_time_costs_nothing(url, turn):
     """At a high temperature, behind a proxy that asks for it: each answer another one.

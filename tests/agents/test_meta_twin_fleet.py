@@ -47,10 +47,32 @@ def test_steps_are_told_apart_from_the_prefills_that_ran_beside(truth):
     assert np.mean(naive) > 1.3 * truth.base_ms, "else this test would not tell the two apart"
 
 
-def test_without_any_completion_a_profile_speaks_or_nobody():
+def test_answers_that_were_read_in_one_lot_do_not_outweigh_all_others():
+    fit, now_s, generated = CountedSteps(), 0.0, 0
+    fit.observe(now_s, 0, generated)
+
+    def serve(steps: int, step_ms: float, read_ms: float | None = None) -> None:
+        nonlocal now_s, generated
+        now_s, generated = now_s + steps * step_ms / 1000.0, generated + steps
+        took_ms = steps * step_ms if read_ms is None else read_ms
+        fit.learn(completion(generated, now_s - took_ms / 1000.0, steps + 1, ttft_ms=0.0, total_ms=took_ms))
+        now_s += 1e-6
+        fit.observe(now_s, 0, generated)
+
+    for _ in range(100):
+        serve(63, 20.0)
+    serve(63, 20.0, read_ms=1.0)
+    assert known(fit.step).samples == 100, "no engine is as fast as that"
+    serve(19, 20.0, read_ms=12.0)
+    assert known(fit.step).decode_ms(1.0) == pytest.approx(20.0, rel=0.1)
+    # An engine that has become faster is followed all the same.
+    for _ in range(300):
+        serve(63, 2.0)
+    assert known(fit.step).decode_ms(1.0) == pytest.approx(2.0, rel=0.15)
+
+
+def test_without_any_completion_no_step_is_known():
     assert CountedSteps().step is None
-    prior = Step(base_ms=5.0, seq_ms=0.1, prompt_ms=0.02)
-    assert CountedSteps(prior).step == prior
 
 
 def test_an_instance_is_known_by_its_profile_or_by_what_it_has_shown():

@@ -17,7 +17,7 @@ from hmas.agents.perception.tally import FrequentTask
 from hmas.agents.statera.conformal import LengthCalibrator
 from hmas.agents.statera.loops import Band
 from hmas.agents.statera.paper.extremum import Best, band_around, sought
-from hmas.agents.statera.paper.loops import is_saturated, next_budget, next_n_run, smoothed, tracking_error
+from hmas.agents.statera.paper.loops import is_saturated, next_budget, next_n_run, smoothed
 from hmas.agents.statera.paper.model import PaperStatera
 from hmas.controller.core.messages import LatencySummary
 from hmas.controller.core.slo import slo_for
@@ -61,7 +61,7 @@ def test_the_keys_of_the_queue():
 def test_algorithm_2_the_error_is_the_distance_to_the_band():
     assert smoothed([0.9, 1.0, 1.1]) == pytest.approx(1.0)
     assert smoothed([]) == 0.0
-    assert [tracking_error(u, BAND) for u in (1.0, 0.8, 0.5)] == pytest.approx([0.08, 0.0, -0.25])
+    assert [BAND.error(u) for u in (1.0, 0.8, 0.5)] == pytest.approx([0.08, 0.0, -0.25])
 
 
 def test_algorithm_2_the_inner_loop_moves_the_budget():

@@ -14,7 +14,6 @@ from hmas.agents.perception.lengths.priors import PRIOR
 from hmas.agents.perception.model import PerceptionModel
 from hmas.agents.perception.reading import TASKS, Reading
 from hmas.controller.core.errors import ModelError
-from hmas.controller.core.lengths import LEVELS, MEDIAN
 from hmas.controller.core.slo import slo_for
 from hmas.controller.core.types import OutcomeKind, TaskType
 
@@ -30,7 +29,6 @@ def test_features_of_a_clear_request():
     assert (features.ttft_slo_ms, features.tpot_slo_ms) == (slo.ttft_ms, slo.tpot_ms)
     assert (features.importance, features.sent_s, features.prompt_tokens) == (0.75, 100.5, 300)
     assert features.output_tokens == features.output_tokens_p90 == pytest.approx(50.0)
-    assert max(features.output_quantiles) <= 50.0
 
 
 def test_a_declared_target_stands_and_a_missing_one_is_filled_in():
@@ -107,7 +105,6 @@ def test_a_reading_that_is_none_leaves_the_type_unknown_with_the_historical_prio
     (features,) = model().conclude([notice()], [reading], 100.0)
     assert (features.task_type, features.confidence) == (TaskType.UNKNOWN, 0.0)
     assert features.output_tokens == pytest.approx(PRIOR[TaskType.UNKNOWN].p50)
-    assert len(features.output_quantiles) == len(LEVELS)
 
 
 def test_a_batch_is_answered_in_its_order_with_the_readers_name():
@@ -120,15 +117,13 @@ def test_a_batch_is_answered_in_its_order_with_the_readers_name():
         model().conclude(notices, [Reading()], 100.0)
 
 
-def test_the_readers_lengths_are_told_as_quantiles():
+def test_the_readers_lengths_are_told_within_the_cap():
     probabilities = tuple(float(task is TaskType.QA) for task in TASKS)
-    logs = tuple(math.log(tokens) for tokens in (10, 20, 40, 80, 160, 200, 300))
+    logs = tuple(math.log(tokens) for tokens in (10, 20, 40, 80, 300, 400, 600))
     (features,) = model().conclude([notice(max_output_tokens=150)], [Reading(probabilities=probabilities, log_lengths=logs)], 100.0)
     assert features.task_type is TaskType.QA
-    quantiles = features.output_quantiles
-    assert list(quantiles) == sorted(quantiles)
-    assert quantiles[-1] == pytest.approx(150.0)
-    assert quantiles[MEDIAN] == features.output_tokens == pytest.approx(40, rel=0.05)
+    assert features.output_tokens == pytest.approx(40, rel=0.05)
+    assert features.output_tokens_p90 == pytest.approx(150.0)
 
 
 def test_forecasts_are_scored_when_their_completion_comes_and_only_then():

@@ -16,7 +16,6 @@ from hmas.agents.model_store.store import ModelStore
 from hmas.agents.perception.readers import SHIPPED_TAGGER
 from hmas.controller.bus.embedded import EmbeddedServer
 from hmas.controller.bus.redis_bus import RedisBus
-from hmas.controller.core.lengths import LEVELS
 from hmas.controller.core.messages import (
     EVENTS,
     FEATURES,
@@ -200,4 +199,3 @@ async def test_a_model_put_in_force_is_taken_up_by_a_running_process_and_a_broke
     processes.bus.post(notice("answered by another"))
     answers = await processes.answers(2)
     assert answers[-1].source != "rules"
-    assert len(answers[-1].output_quantiles) == len(LEVELS)

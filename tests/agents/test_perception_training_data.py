@@ -13,9 +13,8 @@ from hmas.agents.perception.training.data import Row, licence_for_training, read
 from hmas.agents.perception.training.metrics import report
 from hmas.agents.perception.training.split import split
 from hmas.controller.core.errors import ModelError
-from hmas.controller.core.request_body import CHAT
+from hmas.controller.core.request_body import CHAT, read_call
 from hmas.controller.core.types import TaskType
-from hmas.controller.gateway.requests.parse import parse_call
 
 
 def rows_of(count: int, source: str, text: str, task: TaskType = TaskType.QA) -> list[Row]:
@@ -41,8 +40,8 @@ def test_templates_bind_nothing():
 
 def test_the_excerpt_is_cut_as_the_gateway_cuts_it():
     text = "".join(chr(97 + number % 26) for number in range(5000))
-    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": text}]}).encode()
-    assert excerpt_of(text) == parse_call(CHAT, body).excerpt
+    document = {"model": "m", "messages": [{"role": "user", "content": text}]}
+    assert excerpt_of(text) == read_call(CHAT, document).excerpt
 
 
 def test_words_of_every_script():

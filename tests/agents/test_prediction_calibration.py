@@ -90,6 +90,15 @@ def test_a_model_that_has_drifted_makes_way_for_the_formula_and_comes_back():
     assert model.drifted() == []
 
 
+def test_an_instance_that_has_left_holds_no_fallback_up():
+    regressor = Swaying()
+    model = PredictionModel(regressor)
+    regressor.wrong = 1.2
+    serve(model, 150, 27.5, prefix="x")
+    model.observe(snapshot(view("b"), at_s=300.0))
+    assert {name for name, _ in model.drifted()} == {"b"}
+
+
 def test_another_model_starts_with_a_clean_slate():
     regressor = Swaying()
     model = PredictionModel(regressor)

@@ -14,7 +14,7 @@ from prediction_kit import Constant, completion, features, healthy, snapshot, vi
 from hmas.agents.prediction import model as model_module
 from hmas.agents.prediction.calibration import Residual
 from hmas.agents.prediction.features import FEATURES, Fleet, InstanceState, analytic, categories, expected_in_flight
-from hmas.agents.prediction.model import NAMED, REMEMBERED_PAIRS, STALE_S, PredictionModel
+from hmas.agents.prediction.model import FORGET_S, NAMED, REMEMBERED_PAIRS, STALE_S, PredictionModel
 from hmas.agents.prediction.speed import UNKNOWN_SPEED, SpeedFit
 from hmas.controller.core.statistics.step_fit import Step
 from hmas.controller.core.types import OutcomeKind
@@ -69,10 +69,10 @@ def test_figures_stay_positive_and_finite(seen):
 def test_residuals_follow_a_lasting_error_and_shrug_off_single_ones():
     residual = Residual()
     residual.learn(1000.0, 1.0)
-    assert residual.factor < 1.02
+    assert residual.mean < math.log(1.02)
     for _ in range(1000):
         residual.learn(20.0, 10.0)
-    assert residual.factor == pytest.approx(2.0, rel=0.05)
+    assert math.exp(residual.mean) == pytest.approx(2.0, rel=0.05)
 
 
 @given(st.lists(st.tuples(st.floats(allow_nan=True, allow_infinity=True), st.floats(allow_nan=True, allow_infinity=True)), max_size=200))
@@ -80,7 +80,7 @@ def test_the_factor_is_bounded_whatever_comes(errors):
     residual = Residual()
     for actual, predicted in errors * 20:
         residual.learn(actual, predicted)
-    assert 0.25 - 1e-9 <= residual.factor <= 4.0 + 1e-9
+    assert 0.25 - 1e-9 <= math.exp(residual.mean) <= 4.0 + 1e-9
 
 
 def state(**changes) -> InstanceState:
@@ -190,7 +190,7 @@ def test_live_errors_correct_one_instance_and_not_the_other():
             step_ms = 27.5
             tpot_ms = step_ms if instance == "a" else 0.5 * step_ms
             model.learn(completion(f"{instance}{number}", instance=instance, tpot_ms=tpot_ms))
-    factors = {name: model.tracks()[name, "tpot"].model.factor for name in ("a", "b")}
+    factors = {name: math.exp(model.tracks()[name, "tpot"].model.mean) for name in ("a", "b")}
     assert factors["a"] > 1.5
     assert first.tpot_ms["a"] == pytest.approx(first.tpot_ms["b"])
     assert factors["a"] > 1.3 * factors["b"]
@@ -219,6 +219,31 @@ def test_memory_is_bounded(monkeypatch):
     assert len(model.instances) == 3
     assert len(model.open_answers) <= 10
     assert len(model.learnt) <= 10
+
+
+def test_an_instance_that_has_left_is_kept_for_minutes_and_then_forgotten():
+    model = PredictionModel(None)
+    model.observe(snapshot(view("a"), view("b"), at_s=100.0))
+    model.learn(completion("r", instance="b"))
+    model.observe(snapshot(view("a"), at_s=100.0 + FORGET_S))
+    assert {name for name, _ in model.tracks()} == {"a"}
+    assert model.instances["b"].fit.speed != UNKNOWN_SPEED
+    model.observe(snapshot(view("a"), at_s=101.0 + FORGET_S))
+    assert set(model.instances) == {"a"}
+
+
+def test_an_outage_is_no_burst_of_prompts():
+    model = PredictionModel(None)
+
+    def seen(at_s: float, total: int, *, is_healthy: bool = True) -> float:
+        one = view(engine=EngineSnapshot(engine="a", taken_s=at_s, healthy=is_healthy, prompt_tokens_total=total))
+        model.observe(snapshot(one, at_s=at_s))
+        return model.instances["a"].state(one).prefill_load
+
+    seen(100.0, 1_000_000)
+    seen(101.0, 0, is_healthy=False)
+    assert math.isnan(seen(106.0, 1_000_000)), "all that the engine has computed since it started"
+    assert seen(107.0, 1_000_500) == pytest.approx(500 * UNKNOWN_SPEED.prompt_ms / 1000.0)
 
 
 def test_a_thousand_instances_are_one_bounded_call():

@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prediction_kit import features
 
+from hmas.agents.prediction.experience import Table
 from hmas.agents.prediction.features import CATEGORIES, FEATURES, RISING_TPOT, RISING_TTFT, Fleet, InstanceState, categories
 from hmas.agents.prediction.regressor import SHIPPED, TARGETS, load_regressor
+from hmas.agents.prediction.training import refit
 from hmas.controller.core.errors import ModelError
 from hmas.controller.core.messages import InstanceView
 from hmas.controller.core.statistics.step_fit import Step
@@ -93,6 +95,23 @@ def test_a_file_that_is_no_model_is_refused(copied):
     write_card(copied, read_card(copied))
     with pytest.raises(ModelError, match=r"ttft\.cbm cannot be read"):
         load_regressor(copied)
+
+
+@pytest.mark.parametrize("accepted", [None, {"ttft": 0.2, "tpot": None}, "much"])
+def test_a_card_without_an_accepted_error_still_loads(copied, accepted):
+    details = json.loads((copied / "card.json").read_text())["details"]
+    edit_card(copied, details=details | {"accepted": accepted})
+    ttft = accepted["ttft"] if isinstance(accepted, dict) else 0.0
+    assert load_regressor(copied).accepted == {"ttft": ttft, "tpot": 0.0}
+
+
+def test_a_refit_keeps_the_accepted_error_of_a_target_that_no_new_request_has(shipped):
+    rows, names = (part[:400] for part in shipped.replay)
+    labels = np.zeros((400, 2))
+    labels[-80:, 1] = np.nan
+    accepted = refit(shipped, Table(rows, names, labels))[0].accepted
+    assert accepted["tpot"] == shipped.accepted["tpot"]
+    assert 0.0 < accepted["ttft"] != shipped.accepted["ttft"]
 
 
 @pytest.mark.parametrize(

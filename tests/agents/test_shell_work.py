@@ -104,7 +104,7 @@ async def answered(bus: MemoryBus, count: int) -> list[str]:
 
 
 def unacknowledged(bus: MemoryBus, group: str = "thinker") -> int:
-    return bus.unacknowledged(REQUESTS, group)
+    return len(bus.streams[REQUESTS].groups[group].pending)
 
 
 async def test_what_gathers_while_a_batch_is_worked_on_is_the_next_batch_and_ticks_go_on(running):

@@ -132,10 +132,10 @@ def test_a_number_that_is_none_never_reaches_a_reader():
         decode(payload)
 
 
-@pytest.mark.parametrize("bad", [{"x": object()}, {"x": "\ud800"}])
+@pytest.mark.parametrize("bad", [object(), "\ud800"])
 def test_what_json_cannot_carry_is_refused_where_it_is_written(bad):
     with pytest.raises(MessageError, match="Event"):
-        encode(m.Event(sent_s=1.0, source="a", kind="b", subject="c", data=bad))
+        encode(m.Event(sent_s=1.0, source="a", kind="b", subject=bad))
 
 
 def test_nested_snapshots_survive():

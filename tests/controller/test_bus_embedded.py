@@ -107,6 +107,21 @@ def test_a_server_that_ends_at_once_is_reported_with_its_log(tmp_path, bare_path
     server.stop()
 
 
+@pytest.mark.parametrize("error", [OSError("no memory"), subprocess.SubprocessError("in preexec_fn")])
+def test_a_server_that_cannot_be_started_may_be_tried_again(tmp_path, monkeypatch, error):
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    server = EmbeddedServer(tmp_path / "bus")
+    with monkeypatch.context() as patch:
+        server.binary = find_server()
+        patch.setattr(subprocess, "Popen", fails)
+        with pytest.raises(BusError, match="could not be started"):
+            server.start()
+    assert server.start()
+    server.stop()
+
+
 @pytest.mark.parametrize("durable", [True, False])
 async def test_only_a_durable_server_keeps_its_streams(tmp_path, durable):
     server = EmbeddedServer(tmp_path / "bus", durable=durable)

@@ -3,7 +3,7 @@
 from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.config.schema import EngineConfig
 from hmas.controller.core.types import Controls
-from hmas.controller.gateway.instances.monitor import RETRY_REFUSED_S, Fleet
+from hmas.controller.gateway.instances.monitor import MODELS_EVERY_S, RETRY_REFUSED_S, Fleet
 from hmas.controller.observability.event_log import EventLog
 from hmas.controller.observability.observer import Observers
 from hmas.engines.base import EngineCapabilities, EngineSnapshot, KnobReport, Knobs
@@ -100,3 +100,48 @@ async def test_a_refused_knob_is_tried_again_but_not_at_every_poll():
     await fleet.poll_all()
     assert engine.values["n_run"] == 8
     assert fleet.instances["e"].refused == {}
+
+
+class ListingEngine(BusyEngine):
+    """An engine that lists its models with a status and a body that a test sets."""
+
+    def __init__(self):
+        super().__init__()
+        self.answer = (200, b'{"data": [{"id": "m", "max_model_len": 100}]}')
+
+    async def get(self, _path):
+        return self.answer
+
+
+async def test_a_list_of_models_that_fails_leaves_what_was_known():
+    engine, clock = ListingEngine(), Clock()
+    fleet, _ = fleet_of(engine, clock)
+    await fleet.poll_all()
+    instance = fleet.instances["e"]
+    assert (instance.models, fleet.context_tokens("m")) == (frozenset({"m"}), 100)
+    for status in (503, 404, 200):
+        clock.s += 2 * MODELS_EVERY_S
+        engine.answer = (status, b'{"data": [{"id": "n"}]}' if status == 200 else b'{"error": {}}')
+        await fleet.poll_all()
+        assert instance.models == frozenset({"n" if status == 200 else "m"})
+
+
+async def test_a_server_without_a_list_of_models_may_serve_any():
+    engine, clock = BusyEngine(), Clock()
+    fleet, _ = fleet_of(engine, clock)
+    await fleet.poll_all()
+    assert fleet.instances["e"].known
+    assert fleet.instances["e"].serves("anything")
+
+
+async def test_an_engine_with_a_half_open_circuit_gets_one_pass_through_request_at_a_time():
+    engine, clock = BusyEngine(), Clock()
+    fleet, _ = fleet_of(engine, clock)
+    await fleet.poll_all()
+    instance = fleet.instances["e"]
+    instance.breaker.state = "half-open"
+    assert fleet.candidates("m") == [instance]
+    instance.passing = 1
+    assert fleet.candidates("m") == []
+    instance.breaker.state = "closed"
+    assert fleet.candidates("m") == [instance]

@@ -9,7 +9,9 @@ from gateway_kit import TWO_TENANTS, chat, gateway_config, key_hash, running
 
 from hmas.controller.config.section import TenantConfig
 from hmas.controller.core.errors import ConfigError
+from hmas.controller.core.types import Request
 from hmas.controller.gateway.errors import ApiError
+from hmas.controller.gateway.requests import completion
 from hmas.controller.gateway.requests.auth import MAX_ANONYMOUS_TENANTS, Authenticator
 
 ACME = {"authorization": "Bearer sk-acme"}
@@ -77,6 +79,36 @@ async def test_a_claimed_priority_is_clamped_in_the_body_too(tmp_path: Path):
         first, second = rig.sims[0].bodies
     assert first == allowed, "what is allowed goes on byte for byte"
     assert orjson.loads(second) == orjson.loads(asked) | {"priority": -5}
+
+
+async def test_to_claim_no_priority_is_no_way_around_the_best_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    tenants = {"acme": TenantConfig(key_sha256=[key_hash("sk-acme")], best_priority=4)}
+    async with running(tmp_path, **GUARDED | {"tenants": tenants}) as rig:
+        submitted: list[int] = []
+
+        def record(**fields: Any) -> Request:
+            submitted.append(fields["priority"])
+            return Request(**fields)
+
+        monkeypatch.setattr(completion, "Request", record)
+        plain = orjson.dumps(chat())
+        for body in (plain, orjson.dumps(chat(priority=-9)), orjson.dumps(chat(priority=9))):
+            assert (await rig.post(body, headers=ACME)).status == 200
+        first, second, third = rig.sims[0].bodies
+    assert submitted == [4, 4, 9]
+    assert first == plain, "nothing is written into a body that claims nothing"
+    assert [orjson.loads(body)["priority"] for body in (second, third)] == [4, 9]
+
+
+async def test_a_priority_that_bypasses_the_queue_is_clamped_too(tmp_path: Path):
+    async with running(tmp_path, **GUARDED) as rig:
+        asked = {"model": "tiny", "input": "x"}
+        for body in (asked | {"priority": -90}, asked | {"priority": -3}, asked):
+            assert (await rig.post(body, "/v1/embeddings", headers=ACME)).status == 200
+        odd = await rig.post(asked | {"priority": "-90"}, "/v1/embeddings", headers=ACME)
+        bodies = [orjson.loads(body) for body in rig.sims[0].bodies]
+    assert bodies == [asked | {"priority": -5}, asked | {"priority": -3}, asked]
+    assert (odd.status, odd.error["param"]) == (400, "priority")
 
 
 async def test_without_authentication_the_header_names_the_tenant(tmp_path: Path):

@@ -104,6 +104,35 @@ async def test_a_decision_outside_the_whitelist_changes_nothing(tmp_path: Path):
     assert 'hmas_agent_messages_rejected_total{agent="meta"} 2.0' in metrics
 
 
+async def test_what_an_agent_said_before_its_newest_word_changes_nothing(tmp_path: Path):
+    """As when a bus has failed over to a replica that lags, and its streams are read again from the start."""
+    async with running(tmp_path) as rig:
+        control, said_s = rig.gateway.control, now_s(rig)
+        for sent_s, policy, n_run in ((said_s, "sjf", 3), (said_s - 2.0, "edf", 1)):
+            control.on_decision(decision(rig, policy, sent_s=sent_s))
+            control.on_action(ControlAction(sent_s=sent_s, instance="sim-1", n_run=n_run, token_budget=128, guard=0.4))
+        assert rig.gateway.scheduler.policy == "sjf"
+        assert control.statera["sim-1"].word.n_run == 3
+        # A clock that was an hour ahead does not silence its agent once it is right.
+        control.on_decision(decision(rig, "edf", sent_s=said_s + 3600.0))
+        control.on_decision(decision(rig, "llf", sent_s=now_s(rig)))
+        assert rig.gateway.scheduler.policy == "llf"
+
+
+async def test_a_policy_that_fails_leaves_the_gateway_listening(tmp_path: Path, monkeypatch, caplog):
+    def fails(*_: object) -> None:
+        raise KeyError("a plugin's mistake")
+
+    async with running(tmp_path, scheduler=SLOW_TICKS) as rig:
+        waits, tasks = await waiting_request(rig)
+        monkeypatch.setattr(type(rig.gateway.scheduler), "revise", fails)
+        rig.bus.post(features(rig, waits))
+        rig.bus.post(decision(rig))
+        await eventually(lambda: rig.gateway.scheduler.policy == "sjf")
+        await leave(tasks)
+    assert "a message of an agent was given up: RequestFeatures" in caplog.text
+
+
 async def test_metas_router_takes_effect_is_told_and_an_operator_wins(tmp_path: Path):
     async with running(tmp_path, engines=2, scheduler=SchedulerConfig(policy="fcfs", routing="round-robin", tick_s=0.02)) as rig:
         rig.bus.post(decision(rig, "fcfs", router="default"))

@@ -2,20 +2,20 @@
 
 import orjson
 import pytest
+from body_kit import refusal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hmas.controller.config.section import TenantConfig
+from hmas.controller.core.errors import BodyError
 from hmas.controller.core.prompt_texts import EXCERPT_HEAD, EXCERPT_TAIL, HISTORY_CHARS
-from hmas.controller.core.request_body import CHAT, COMPLETIONS, TOKENS_PER_IMAGE
-from hmas.controller.gateway.errors import ApiError
-from hmas.controller.gateway.requests.parse import parse_call
+from hmas.controller.core.request_body import CHAT, COMPLETIONS, TOKENS_PER_IMAGE, read_call
 from hmas.controller.gateway.requests.request_headers import read_claims
 
 
 def chat_call(*contents: object, **fields: object):
     messages = [{"role": "user", "content": content} for content in contents]
-    return parse_call(CHAT, orjson.dumps({"model": "m", "messages": messages, **fields}))
+    return read_call(CHAT, {"model": "m", "messages": messages, **fields})
 
 
 def test_lengths_and_excerpt_of_a_short_prompt():
@@ -60,31 +60,23 @@ def test_tool_definitions_cost_tokens():
 
 def test_the_turns_of_a_chat_are_counted():
     assert chat_call("you are helpful", "say hi", "hi", "and now?").turns == 4
-    assert parse_call(COMPLETIONS, orjson.dumps({"model": "m", "prompt": "say hi"})).turns == 0
+    assert read_call(COMPLETIONS, {"model": "m", "prompt": "say hi"}).turns == 0
 
 
 @pytest.mark.parametrize(("prompt", "tokens"), [([1, 2, 3], 3), ([[1, 2], [3]], 3), (["", ""], 1), ([], None), ([True], None)])
 def test_prompts_as_token_ids(prompt: object, tokens: int | None):
-    body = orjson.dumps({"model": "m", "prompt": prompt})
+    document = {"model": "m", "prompt": prompt}
     if tokens is None:
-        with pytest.raises(ApiError, match="prompt"):
-            parse_call(COMPLETIONS, body)
+        with pytest.raises(BodyError, match="prompt"):
+            read_call(COMPLETIONS, document)
     else:
-        assert parse_call(COMPLETIONS, body).prompt_tokens == tokens
+        assert read_call(COMPLETIONS, document).prompt_tokens == tokens
 
 
 def test_the_newer_cap_wins_and_choices_multiply_it():
     assert chat_call("x", max_tokens=5, max_completion_tokens=7).max_output_tokens == 7
     assert chat_call("x", max_tokens=5, n=3).max_output_tokens == 15
     assert chat_call("x", max_tokens=None).max_output_tokens is None
-
-
-def refusal(path: str, body: bytes) -> ApiError | None:
-    try:
-        parse_call(path, body)
-    except ApiError as error:
-        return error
-    return None
 
 
 @given(st.binary(max_size=200))

@@ -6,6 +6,8 @@ from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request
 from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.admission.quotas import TenantLimits
 from hmas.controller.scheduling.dispatch import PAST_FENCE
+from hmas.controller.scheduling.instances.instance import Instance
+from hmas.controller.scheduling.instances.overcommit import Preemptions
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.engines.base import EngineSnapshot
@@ -77,6 +79,43 @@ def test_preemptions_raise_the_price_of_passing_the_fence_and_each_report_serves
         made.observe(report(now_s, total))
         went_s += [now_s for _ in made.dispatch(now_s)]
     assert went_s == pytest.approx(expected_s, abs=0.35 if preempted_each else 0.0)
+
+
+def test_an_outage_of_the_engine_is_no_preemption():
+    one = Instance(InstanceSpec(name="a", capacity_n_run=32), fenced=True, margin=0.0)
+    one.preemptions.dispatched("r", 100)
+    one.observe(report(0.0, 40))
+    one.observe(EngineSnapshot(engine="a", taken_s=0.1, healthy=False))
+    one.observe(report(0.2, 40))
+    assert one.preemptions.per_dispatch == 0.0
+
+
+def test_preemptions_count_only_if_a_request_beyond_the_fence_was_in_flight_since_the_last_report():
+    seen = Preemptions()
+    seen.counted(0)
+    seen.dispatched("r", 100)
+    seen.counted(3)
+    seen.ended("r")
+    seen.counted(4)
+    assert seen.per_dispatch == 2.0, "the last of them may have come before the request's end"
+    seen.counted(500)
+    assert seen.per_dispatch == 2.0
+
+
+def test_a_request_beyond_the_fence_is_charged_with_preemptions_until_it_ends():
+    made = build()
+    for number in range(2):
+        submit(made, number, 0.0, upper=1e9)
+    made.dispatch(0.0)
+    made.observe(report(0.0, 0))
+    made.dispatch(0.0)
+    for request_id in list(made.running_ids()):
+        made.end(request_id, OutcomeKind.COMPLETED, 0.1)
+    made.observe(report(0.2, 0))
+    made.observe(report(0.3, 500))
+    for number in range(2, 4):
+        submit(made, number, 0.3, upper=1e9)
+    assert len(made.dispatch(0.3)) == 2, "to pass the fence has cost nothing yet"
 
 
 def test_at_its_last_moment_a_request_passes_the_fence():

@@ -5,7 +5,11 @@ import random
 import pytest
 from typing_kit import known
 
+from hmas.controller.core.types import Estimates, Request, Slo
+from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.speed import InstanceSpeed
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+from hmas.controller.scheduling.settings import InstanceSpec
 
 
 def test_pace_learns_floor_mean_and_prefill():
@@ -89,3 +93,37 @@ def test_the_best_pace_is_learned_where_no_prompt_is_read_meanwhile():
     for _ in range(100):
         pace.decoded(12.0, quiet=False)
     assert pace.floor_ms == pytest.approx(12.0, rel=0.1)
+
+
+def test_an_answer_that_is_read_in_one_lot_says_nothing_of_the_pace():
+    one = Instance(InstanceSpec(name="a", capacity_n_run=4), fenced=False, margin=0.0)
+    asked = Request(id="r", tenant="t", model="m", arrival_s=0.0, prompt_tokens=10)
+    run = one.start(QueueEntry(asked, Estimates(slo=Slo(ttft_ms=1000.0, tpot_ms=100.0)), seq=0), 100, "fcfs", 0.0)
+    one.progress(run, 33, 1.0)
+    one.sample(1.001)
+    assert one.pace.alone_ms is None
+    one.progress(run, 43, 1.5)
+    one.sample(1.5)
+    assert known(one.pace.alone_ms) == pytest.approx(50.0)
+    assert one.produced(1.5) == (10, 43)
+
+
+def test_one_slow_first_token_does_not_multiply_the_time_of_a_prompt():
+    pace = InstanceSpeed()
+    for _ in range(50):
+        pace.prefilled(100.0, 1000, 0)
+    pace.prefilled(30_000.0, 1000, 0)
+    assert pace.prefill_ms(1000, 0.0) < 120.0
+    assert pace.computed_ms(1000, 0, 0.0) < 120.0
+    # An engine that has become slower is followed all the same.
+    for _ in range(150):
+        pace.prefilled(1000.0, 1000, 0)
+    assert pace.prefill_ms(1000, 0.0) > 800.0
+
+
+def test_the_first_prompts_count_in_full():
+    pace = InstanceSpeed()
+    for _ in range(5):
+        pace.prefilled(1.0, 1000)
+    pace.prefilled(1000.0, 1000)
+    assert pace.prefill_ms(1000, 0.0) > 150.0

@@ -237,3 +237,26 @@ def test_a_reader_never_sees_a_part(watched):
         assert result.overrides[0].reason in reasons
         scans += 1
     writer.join()
+
+
+def test_a_name_that_is_not_utf_8_is_told_as_text_that_can_be_sent(watched):
+    (watched.path / os.fsdecode(b"bad\xff.json")).write_text(document())
+    put(watched, "a.json", document())
+    result = watched.scan(NOW_S)
+    assert policies(result) == {"a": "edf"}
+    (error,) = result.errors
+    assert error.file == r"bad\udcff.json"
+    assert error.message.encode()
+
+
+def test_half_a_surrogate_pair_is_refused(watched):
+    put(watched, "a.json", document().replace('"r"', r'"\ud83d"'))
+    put(watched, "b.json", document().replace('"r"', r'"\ud83d\ude00"'))
+    result = watched.scan(NOW_S)
+    assert policies(result) == {"b": "edf"}
+    (error,) = result.errors
+    assert error.file == "a.json"
+    assert "unpaired surrogate" in error.message
+    assert error.message.encode()
+    with pytest.raises(OverrideError, match="unpaired surrogate"):
+        watched.write(Override(id="c", author="a", reason="\ud83d", expires_s=None, policy="edf"))

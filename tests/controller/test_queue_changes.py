@@ -242,21 +242,33 @@ def test_a_request_that_came_back_keeps_its_arrival_under_the_next_policy():
     assert (scheduler.queued_ids()[0], scheduler.position(first)) == (first, 0)
 
 
-def test_a_policy_that_loses_requests_never_comes_into_force():
-    class Lossy(Sjf):
-        name = "lossy"
+class Lossy(Sjf):
+    name = "wrong"
 
-        def push(self, entry: QueueEntry, now_s: float) -> None:
-            if entry.seq % 10:
-                super().push(entry, now_s)
+    def push(self, entry: QueueEntry, now_s: float) -> None:
+        if entry.seq % 10:
+            super().push(entry, now_s)
 
-        def load(self, entries, now_s: float) -> None:
-            super().load([entry for entry in entries if entry.seq % 10], now_s)
+    def load(self, entries, now_s: float) -> None:
+        super().load([entry for entry in entries if entry.seq % 10], now_s)
 
+
+class Raising(Sjf):
+    name = "wrong"
+
+    def load(self, entries, now_s: float) -> None:
+        super().load(entries[:10], now_s)
+        raise KeyError("lost")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "fault"), [(Lossy, "holds 23 requests where 25 wait"), (Raising, r"failed to load the requests \(KeyError\('lost'\)\)")]
+)
+def test_a_policy_that_loses_requests_or_fails_never_comes_into_force(wrong, fault):
     scheduler, waiting = filled(25)
-    fault = "'lossy' holds 23 requests where 25 wait; the former one stays active"
-    with mock.patch.object(pool, "POLICIES", {**POLICIES, "lossy": Lossy}), pytest.raises(SchedulingError, match=fault):
-        scheduler.set_policy("lossy", 1.0)
+    fault = f"'wrong' {fault}; the former one stays active"
+    with mock.patch.object(pool, "POLICIES", {**POLICIES, "wrong": wrong}), pytest.raises(SchedulingError, match=fault):
+        scheduler.set_policy("wrong", 1.0)
     assert scheduler.policy == "edf"
     audit(scheduler, waiting)
     assert len({end_and_dispatch(scheduler).seq for _ in range(25)}) == 25

@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 import pytest
+from body_kit import no_model, parsed, refusal
 from hypothesis import given
 from hypothesis import strategies as st
 from typing_kit import all_of_type, known
@@ -31,7 +32,7 @@ from hmas.controller.core.body_bounds import (
 from hmas.controller.core.errors import BodyError
 from hmas.controller.core.request_body import CHAT, COMPLETIONS, Call, read_call
 from hmas.controller.gateway.errors import ApiError
-from hmas.controller.gateway.requests.parse import BodyParser, parse_call
+from hmas.controller.gateway.requests.parse import BodyParser
 from hmas.engines.tokens import estimate_tokens, estimate_tokens_of
 
 LISTS_MOST = VALUES_MOST // (STRUCTURE_VALUES + 1)
@@ -40,14 +41,6 @@ SIZE = 16 << 20
 HELD_MOST_S = 0.05
 HELD_MOST_LOOPS = 10
 """The same bound on a slow machine, in loops of `loop_s`: the bodies here take up to seven on any."""
-
-
-def refusal(path: str, body: bytes) -> ApiError | None:
-    try:
-        parse_call(path, body)
-    except ApiError as error:
-        return error
-    return None
 
 
 def chat(**fields: object) -> bytes:
@@ -78,9 +71,9 @@ def test_too_many_entries_are_refused_with_their_number_and_the_allowed_one(case
 
 def test_as_many_as_are_allowed_are_read():
     parts = [message(["a"] * (PARTS_MOST // MESSAGES_MOST))] * MESSAGES_MOST
-    assert parse_call(CHAT, orjson.dumps({"model": "m", "messages": parts, "tools": [{}] * TOOLS_MOST})).turns == MESSAGES_MOST
-    assert parse_call(COMPLETIONS, orjson.dumps({"model": "m", "prompt": ["a"] * PROMPTS_MOST})).prompts == PROMPTS_MOST
-    ids = parse_call(COMPLETIONS, orjson.dumps({"model": "m", "prompt": [7] * 300_000}))
+    assert parsed(CHAT, orjson.dumps({"model": "m", "messages": parts, "tools": [{}] * TOOLS_MOST})).turns == MESSAGES_MOST
+    assert parsed(COMPLETIONS, orjson.dumps({"model": "m", "prompt": ["a"] * PROMPTS_MOST})).prompts == PROMPTS_MOST
+    ids = parsed(COMPLETIONS, orjson.dumps({"model": "m", "prompt": [7] * 300_000}))
     assert (ids.prompt_tokens, ids.prompts) == (300_000, 1)
 
 
@@ -202,7 +195,7 @@ def test_what_was_parsed_is_not_kept():
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        call = parse_call(CHAT, body)
+        call = parsed(CHAT, body)
         kept = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
@@ -285,7 +278,7 @@ async def longest_turn_s(path: str, body: bytes) -> float:
 
     async def parse() -> None:
         with suppress(ApiError):
-            await parser.call(path, body)
+            await parser.call(path, body, no_model)
 
     task = asyncio.create_task(parse())
     while not task.done():
@@ -299,12 +292,12 @@ async def longest_turn_s(path: str, body: bytes) -> float:
 async def test_large_bodies_take_turns():
     path, body = CHAT, filled(OTHER, b"[],", b"]}", LISTS_MOST - 20)
     parser = BodyParser()
-    calls = await asyncio.gather(*(parser.call(path, body) for _ in range(4)), return_exceptions=True)
+    calls = await asyncio.gather(*(parser.call(path, body, no_model) for _ in range(4)), return_exceptions=True)
     assert [call.model for call in all_of_type(Call, calls)] == ["m"] * 4
-    one = asyncio.create_task(parser.call(path, body))
+    one = asyncio.create_task(parser.call(path, body, no_model))
     await asyncio.sleep(0)
     one.cancel()
-    assert (await parser.call(path, body)).model == "m"
+    assert (await parser.call(path, body, no_model)).model == "m"
 
 
 async def test_a_replaced_priority_is_the_only_change_in_large_bodies_too():

@@ -1,5 +1,6 @@
 """sd_notify over a real datagram socket."""
 
+import contextlib
 import os
 import socket
 
@@ -32,7 +33,6 @@ def test_the_messages(manager):
     assert status.startswith(b"STATUS=two lines xxx")
     assert len(status) == len(b"STATUS=") + 400
     assert manager.recv(4096) == b"STOPPING=1"
-    assert notifier.failures == 0
 
 
 def test_an_abstract_address():
@@ -49,17 +49,19 @@ def test_without_a_manager_nothing_happens():
     notifier.ready()
     notifier.watchdog()
     assert not notifier.enabled
-    assert notifier.failures == 0
 
 
-def test_a_manager_that_is_gone_is_counted_not_raised(tmp_path):
-    notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "none.sock")})
-    notifier.ready()
-    assert notifier.failures == 1
+def test_a_manager_that_is_gone_raises_nothing(tmp_path):
+    Notifier({"NOTIFY_SOCKET": str(tmp_path / "none.sock")}).ready()
 
 
 def test_a_manager_that_does_not_read_never_blocks(manager):
     notifier = Notifier({"NOTIFY_SOCKET": manager.getsockname()})
     for _ in range(5000):
         notifier.watchdog()
-    assert notifier.failures > 0
+    manager.setblocking(False)
+    read = 0
+    with contextlib.suppress(BlockingIOError):
+        while manager.recv(100):
+            read += 1
+    assert 0 < read < 5000, "else its queue was never full"

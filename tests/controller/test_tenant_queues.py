@@ -12,6 +12,7 @@ from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request
 from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.policies.fcfs import Fcfs
 from hmas.controller.scheduling.policies.registry import POLICIES, make_policy
+from hmas.controller.scheduling.policies.two_lane import TwoLane
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.queue import tenant_accounts, tenant_queues
 from hmas.controller.scheduling.queue.tenant_accounts import TenantAccounts
@@ -316,6 +317,30 @@ def test_a_tenant_that_floods_is_ordered_by_itself_until_it_asks_for_less_than_i
         assert queues.discard(one.request.id) is one
     run(1, 60.0)
     assert accounts.own == set()
+
+
+@pytest.mark.parametrize("gets", [True, False])
+def test_a_request_that_ends_after_its_tenant_got_or_gave_up_a_queue_of_its_own_frees_its_lane(gets: bool):
+    accounts = TenantAccounts()
+    queues = TenantQueues(make_policy("two-lane", {"threshold_ms": 100_000.0, "fast_running": 1.0}), accounts)
+    if not gets:
+        accounts.separate("a", 0.0)
+    for ran in (entry(0, "b"), entry(1, "a")):
+        queues.push(ran, 0.0)
+    popped = [known(queues.pop(0.0)) for _ in range(2)]
+    if gets:
+        accounts.separate("a", 0.0)
+    else:
+        accounts.own.discard("a")
+    for ran in popped:
+        queues.on_finished(ran, 10, 1.0)
+    lanes = [one.queue for one in queues.queues.values() if isinstance(one.queue, TwoLane)]
+    assert len(lanes) == 2
+    # Nothing runs, so the fast lane of either has its place free beside a slow request that waits.
+    for queue in lanes:
+        queue.push(entry(10, "x", output=100.0), 1.0)
+        queue.push(entry(11, "x", output=100_000.0), 1.0)
+        assert known(queue.pop(1.0)).request.id == "x000010"
 
 
 def test_policies_that_share_by_weight_themselves_are_left_to_it():

@@ -54,11 +54,6 @@ class ReferenceEngine:
         """Whether there is nothing to step for."""
         return not self._live
 
-    @property
-    def free_blocks(self) -> int:
-        """KV blocks not in use."""
-        return self._free_blocks
-
     def add(self, request: SimRequest) -> None:
         """Queues a request."""
         self._added += 1

@@ -89,7 +89,7 @@ def test_invariants_hold_under_any_history(rows, todo, order):
         assert result.end_s > now_s
         assert result.prefill_tokens + result.decode_seqs <= budget
         assert result.prefill_tokens + result.decode_seqs > 0, "a step that does nothing"
-        assert 0 <= model.free_blocks <= SMALL.kv_blocks
+        assert 0 <= model.batch.pool.free <= SMALL.kv_blocks
         assert model.running <= max(cap, before)
         seen = [event.id for event in result.produced]
         assert len(seen) == len(set(seen))
@@ -131,7 +131,7 @@ def test_invariants_hold_under_any_history(rows, todo, order):
         if not step():
             break
     assert finished == set(wanted) - aborted, "everything that was not aborted finishes, preempted or not"
-    assert model.free_blocks == SMALL.kv_blocks
+    assert model.batch.pool.free == SMALL.kv_blocks
     state = model.snapshot("e", now_s)
     assert (state.running, state.waiting, state.kv_usage) == (0, 0, 0.0)
     assert state.generation_tokens_total == sum(got.values())

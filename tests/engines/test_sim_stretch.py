@@ -165,7 +165,7 @@ def test_stretches_steps_and_the_plain_rules_agree(requests, turned, order):
     for engine in (stepping, jumping):
         state = engine.snapshot("e", 99.0)
         assert state.preemptions_total == reference.preemptions
-        assert (state.running, state.waiting, engine.free_blocks) == (0, 0, SMALL.kv_blocks)
+        assert (state.running, state.waiting, engine.batch.pool.free) == (0, 0, SMALL.kv_blocks)
     assert stepping.snapshot("e", 0.0) == jumping.snapshot("e", 0.0)
 
 
@@ -229,10 +229,10 @@ def test_a_shared_prefix_is_computed_once():
     first = engine.step(0.0)
     assert first is not None
     assert first.prefill_tokens == 21 + 3, "b's first 8 tokens are there already; 3 of the rest fit into the step"
-    assert engine.free_blocks == 24 - 6 - 1
+    assert engine.batch.pool.free == 24 - 6 - 1
     while (result := engine.step(first.end_s)) is not None:
         first = result
-    assert engine.free_blocks == 24, "what nobody holds can be taken"
+    assert engine.batch.pool.free == 24, "what nobody holds can be taken"
     engine.add(SimRequest("c", 17, 1, block_hashes=(1, 2), hash_tokens=8))
     again = engine.step(9.0)
     assert again is not None
@@ -274,12 +274,12 @@ def paused_run(mode: Literal["preserve", "discard", "swap"]) -> tuple[float, flo
         prefill += result.prefill_tokens
         if result.paused:
             assert (engine.running, engine.waiting, engine.idle) == (0, 0, True)
-            free = engine.free_blocks / SMALL.kv_blocks
+            free = engine.batch.pool.free / SMALL.kv_blocks
             assert not engine.resume("nobody")
             assert engine.resume("a")
             now_s += 1.0
     assert engine.snapshot("e", now_s).generation_tokens_total == 10
-    assert engine.free_blocks == SMALL.kv_blocks
+    assert engine.batch.pool.free == SMALL.kv_blocks
     return free, now_s, prefill
 
 
@@ -311,7 +311,7 @@ def test_paused_sequences_yield_when_nothing_else_can_run():
         now_s = result.end_s
         done |= {event.id for event in result.produced if event.finished}
     assert len(done) == 4
-    assert engine.free_blocks == SMALL.kv_blocks
+    assert engine.batch.pool.free == SMALL.kv_blocks
 
 
 def test_swapping_preempts_without_computing_again():
@@ -322,7 +322,7 @@ def test_swapping_preempts_without_computing_again():
         now_s, prefill = 0.0, 0
         while (result := engine.step(now_s)) is not None:
             now_s, prefill = result.end_s, prefill + result.prefill_tokens
-        assert engine.free_blocks == SMALL.kv_blocks
+        assert engine.batch.pool.free == SMALL.kv_blocks
         return prefill, engine.snapshot("e", now_s).preemptions_total
 
     (computed, preempted), (swapped, moved) = run("recompute"), run("swap")

@@ -23,7 +23,7 @@ from vllm_server import ROOT, control_token
 from hmas.engines.client import EngineClient
 from hmas.engines.control import CONTROL_PATH
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.vllm, pytest.mark.long, pytest.mark.timeout(300)]
 
 BUDGET, SLOTS = 1024, 32
 """What the engine was started with."""

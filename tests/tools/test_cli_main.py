@@ -170,7 +170,7 @@ def test_config_check(capsys, tmp_path):
     code, out, _ = hmas(capsys, "config", "check", str(file), "--json")
     document = json.loads(out)
     assert document["ok"]
-    assert document["config"]["bus"]["url"] == "redis://***@h:1"
+    assert document["config"]["bus"]["url"] == "redis://h:1"
     assert "secret" not in out
 
     file.write_text("gateway:\n  port: 0x\n  hots: a\n")

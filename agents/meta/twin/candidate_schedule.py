@@ -15,8 +15,6 @@ from hmas.agents.meta.twin.evidence import Gain
 from hmas.controller.core.messages import OPEN_WINDOW
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
 
-FAMILIES = ("fcfs", "robust-edf", "sjf", "two-lane", "wfq")
-"""One policy of each kind (H-MAS C.2)."""
 OFTEN = ("fcfs", "robust-edf", "sjf", "slack", "two-lane", "wfq")
 """Policies that are replayed often: one of each kind, and the paper's own order over the whole answer (Eq. 5)."""
 STRICT = 0.25

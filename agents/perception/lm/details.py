@@ -26,7 +26,6 @@ class LabelTokens(msgspec.Struct, frozen=True, kw_only=True):
         middle: Between label and length bin.
         bins: One token id per length bin.
         closing: After the bin, with the tokenizer's end of text.
-        first_texts, bin_texts: Texts of the labels' first tokens and of the bins, for engines that report no ids.
     """
 
     words: tuple[str, ...]
@@ -34,8 +33,6 @@ class LabelTokens(msgspec.Struct, frozen=True, kw_only=True):
     middle: tuple[int, ...]
     bins: tuple[int, ...]
     closing: tuple[int, ...]
-    first_texts: tuple[str, ...]
-    bin_texts: tuple[str, ...]
 
     @property
     def firsts(self) -> tuple[int, ...]:
@@ -116,8 +113,6 @@ def label_tokens(tokenizer: Any) -> LabelTokens:
                 middle=middle,
                 bins=tuple(ids[0] for ids in bins),
                 closing=(*closing, *([tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else [])),
-                first_texts=tuple(tokenizer.decode([ids[0]]) for ids in labels),
-                bin_texts=BIN_WORDS,
             )
     raise ConfigError(
         "the base's tokenizer has no tokens of their own for single letters; allowed: one that has, as all byte-level BPE has"

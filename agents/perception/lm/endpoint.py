@@ -75,7 +75,6 @@ class EndpointReader:
 
     Attributes:
         name: Name in events and metrics.
-        asked, unread: Prompts sent, and those of them without a usable answer.
     """
 
     def __init__(
@@ -89,8 +88,6 @@ class EndpointReader:
         clock: Clock | None = None,
     ) -> None:
         self.name = f"endpoint:{model}"
-        self.asked = 0
-        self.unread = 0
         self._url = f"{url.rstrip('/')}/v1/completions"
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._details = details
@@ -145,8 +142,6 @@ class EndpointReader:
                     await asyncio.gather(*(read_part(part) for part in parts))
             except TimeoutError:
                 self._failed(f"no answer within {self._timeout_s:g} s")
-        self.asked += len(asked)
-        self.unread += sum(not readings[index].probabilities for index in asked)
         return readings
 
     async def _read_part(self, session: aiohttp.ClientSession, views: Sequence[PromptView]) -> list[Reading]:

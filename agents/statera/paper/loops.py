@@ -5,8 +5,6 @@ The paper prints no step sizes. They are shares of the maxima here, so that one 
 
 from collections.abc import Sequence
 
-from hmas.agents.statera.loops import Band
-
 ETA_BUDGET = 0.1
 """eta_B: tokens per unit of error, as a share of B_max. `ETA_N_RUN`: eta_N, sequences per unit of error, as a share of N_max."""
 ETA_N_RUN = 0.1
@@ -15,11 +13,6 @@ ETA_N_RUN = 0.1
 def smoothed(values: Sequence[float]) -> float:
     """The average over a window: u_t from utilizations, and e_t averaged from errors; 0 for an empty window."""
     return sum(values) / len(values) if values else 0.0
-
-
-def tracking_error(utilization: float, band: Band) -> float:
-    """Lines 9 and 10: e_t = u_t - u_t*, where u_t* is the nearest point of the band."""
-    return utilization - min(band.high, max(band.low, utilization))
 
 
 def next_budget(budget: float, error: float, *, eta: float, low: float, high: float) -> float:

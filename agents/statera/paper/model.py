@@ -10,15 +10,14 @@ from dataclasses import dataclass, field
 from hmas.agents.statera.conformal import LengthCalibrator
 from hmas.agents.statera.gains import VIEWS
 from hmas.agents.statera.loops import Band
+from hmas.agents.statera.model import INSTANCES_MOST, KEEP_ALIVE_S, SEEN_MAX, is_held
 from hmas.agents.statera.paper.extremum import Best, band_around, sought
-from hmas.agents.statera.paper.loops import ETA_BUDGET, ETA_N_RUN, is_saturated, next_budget, next_n_run, smoothed, tracking_error
+from hmas.agents.statera.paper.loops import ETA_BUDGET, ETA_N_RUN, is_saturated, next_budget, next_n_run, smoothed
 from hmas.controller.core.messages import Completion, ControlAction, InstanceView, ShortView
 from hmas.controller.core.statistics.recent_ids import RecentIds
 
 B_MIN = 0.125
 """B_min as a share of B_max; the gateway lets no agent go below it."""
-SEEN_MAX = 20_000
-INSTANCES_MOST = 4_096
 
 
 @dataclass(slots=True)
@@ -53,7 +52,14 @@ class PaperStatera:
     """
 
     def __init__(
-        self, *, band: Band, n_run_min: int, n_run_start: int = 0, epsilon: float = 0.1, period_s: float = 0.5, keep_alive_s: float = 2.0
+        self,
+        *,
+        band: Band,
+        n_run_min: int,
+        n_run_start: int = 0,
+        epsilon: float = 0.1,
+        period_s: float = 0.5,
+        keep_alive_s: float = KEEP_ALIVE_S,
     ) -> None:
         self._start = self.band = band
         self._n_run_min = n_run_min
@@ -98,19 +104,18 @@ class PaperStatera:
     def _action(self, instance: InstanceView, knobs: Knobs, view: ShortView, now_s: float) -> ControlAction | None:
         knobs.utilizations.append(view.utilization.get(instance.name, 0.0))
         utilization = smoothed(knobs.utilizations)
-        error = tracking_error(utilization, self.band)
+        error = self.band.error(utilization)
         knobs.errors.append(error)
-        held = [name in view.forced or f"{name}:{instance.name}" in view.forced for name in ("knobs", "budget")]
         reason = "an operator holds the knobs: followed"
         if now_s - knobs.updated_s >= self._period_s * 0.95 or now_s < knobs.updated_s:
             knobs.updated_s = now_s
             self._step(instance, knobs, error)
-        if held[0]:
+        if is_held(view, instance, "knobs"):
             knobs.n_run = float(instance.n_run)
         else:
             side = "above" if error > 0 else "below" if error < 0 else "within"
             reason = f"utilization {utilization:.2f} is {side} the band {self.band.low:.2f} to {self.band.high:.2f} (Algorithm 2)"
-        if held[1]:
+        if is_held(view, instance, "budget"):
             knobs.budget = float(instance.token_budget)
         said = (round(knobs.n_run), round(knobs.budget))
         if said == knobs.sent and 0.0 <= now_s - knobs.sent_s < self._keep_alive_s:

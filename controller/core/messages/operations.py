@@ -1,6 +1,6 @@
 """Messages for operators, and the notice of their overrides."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import field
 
@@ -11,7 +11,7 @@ class ModelReport(Message, frozen=True, tag="model_report"):
     """The quality of an agent's model on live traffic, every few seconds (perception, prediction, meta -> gateway, operators).
 
     Attributes:
-        agent, instance: The agent and its instance; an agent may run several times.
+        agent, instance: The agent and its instance, which its shell fills in; an agent may run several times.
         model: Kind and version of the model.
         role: `active` if its answers are used, `shadow` if they are only scored.
         requests: Requests answered since the model was loaded; for meta, the views that it decided on. `scored`: those with a known
@@ -24,8 +24,8 @@ class ModelReport(Message, frozen=True, tag="model_report"):
 
     sent_s: float
     agent: str
-    instance: str
     model: str
+    instance: str = ""
     role: Literal["active", "shadow"] = "active"
     requests: int = 0
     scored: int = 0
@@ -66,4 +66,3 @@ class Event(Message, frozen=True, tag="event"):
     reason: str = ""
     severity: Severity = "info"
     decision_id: str = ""
-    data: dict[str, Any] = field(default_factory=dict)

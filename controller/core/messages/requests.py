@@ -59,7 +59,6 @@ class RequestFeatures(Message, frozen=True, tag="features"):
         confidence: Confidence in the task type, 0 to 1; below the configured floor the type is `unknown`.
         output_tokens: Median of the predicted output length.
         output_tokens_p90: 90 % quantile of the predicted output length.
-        output_quantiles: Its quantiles at `hmas.controller.core.lengths.LEVELS`; empty if only the two above are known.
         prompt_tokens: Passed on so that prediction needs no second stream.
     """
 
@@ -76,7 +75,6 @@ class RequestFeatures(Message, frozen=True, tag="features"):
     output_tokens: float
     output_tokens_p90: float
     source: str = "rules"
-    output_quantiles: tuple[float, ...] = ()
 
 
 class RequestCost(Message, frozen=True, tag="cost"):

@@ -38,6 +38,12 @@ def tracked(quantile: float, level: float, step: float, below: float) -> float:
     return quantile + step * (level - below)
 
 
+def pinball(value: float, quantile: float, level: float) -> float:
+    """The pinball loss of a predicted quantile at `level` for a value, 0 at best. Its mean is least for the true quantile."""
+    away = value - quantile
+    return level * away if away >= 0.0 else (level - 1.0) * away
+
+
 class SortedWindow:
     """The newest `limit` values, in ascending order.
 

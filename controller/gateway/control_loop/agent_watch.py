@@ -1,8 +1,9 @@
 """Uses those answers of agents that have proven right, scores all of them, and reports when one is set aside or used again."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
 
 import msgspec
 
@@ -49,19 +50,11 @@ class Answers:
     cost: RequestCost | None = None
 
 
-class Judged(Protocol):
-    """A callback for when windows or length bounds of an agent are set aside or used again; as `Control.set_aside`."""
-
-    def __call__(self, agent: str, answers: str, *, aside: bool) -> None:
-        """See the class."""
-
-
 class AgentWatch:
     """The scores of all agents, over all requests.
 
     Attributes:
         scores: The scores of the agents.
-        on_judged: See `Judged`.
     """
 
     def __init__(
@@ -77,7 +70,6 @@ class AgentWatch:
             judging: Whether answers are set aside; else all of them count.
         """
         self.scores = AgentScores(judging=judging)
-        self.on_judged: Judged = control.set_aside
         self._observer = observer
         self._control = control
         self._targets = targets
@@ -115,7 +107,7 @@ class AgentWatch:
             if self.scores.dispatched(proposal.agent, held=held, relieved=relieved):
                 contest = self.scores.windows[proposal.agent]
                 self._report(Standing(proposal.agent, WINDOWS, contest))
-                self.on_judged(proposal.agent, WINDOWS, aside=contest.aside)
+                self._set_aside(proposal.agent, WINDOWS, aside=contest.aside)
         if dispatch.relieved and now_s - self._reported_s.get(dispatch.relieved, float("-inf")) >= RELIEVED_EVERY_S:
             self._reported_s[dispatch.relieved] = now_s
             cause = CAUSES.get(dispatch.relieved, "no other request could use the slot")
@@ -148,9 +140,13 @@ class AgentWatch:
         request, was_aside = ended.entry.request, scores.bounds.aside
         upper, default = (upper_output(request, ended.predicted, some) for some in (bounds, ()))
         if scores.bounded(upper, default, tokens):
-            self.on_judged(STATERA, BOUNDS, aside=not scores.bounds.proven)
+            self._set_aside(STATERA, BOUNDS, aside=not scores.bounds.proven)
         if scores.bounds.aside is not was_aside:
             self._report(Standing(STATERA, BOUNDS, scores.bounds))
+
+    def _set_aside(self, agent: str, answers: str, *, aside: bool) -> None:
+        """Sets an agent's windows or length bounds aside, or uses them again: later in the loop, because a dispatch may be in progress."""
+        asyncio.get_running_loop().call_soon(partial(self._control.set_aside, agent, answers, aside=aside))
 
     def _report(self, standing: Standing) -> None:
         aside = standing.contest.aside

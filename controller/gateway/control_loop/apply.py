@@ -89,7 +89,7 @@ class Control:
         return self.directives.weights.get(tenant, 1.0)
 
     def on_decision(self, decision: MetaDecision) -> None:
-        """Takes meta's decision. One with a policy, parameter or router that does not exist is refused and changes nothing."""
+        """Takes meta's decision. One with a policy, parameter or router that does not exist is refused; an older one changes nothing."""
         if decision.n_run < 0:
             self._reject("meta", decision.decision_id, f"n_run is {decision.n_run}; allowed: 0 or more")
             return
@@ -101,6 +101,8 @@ class Control:
             except PolicyError as error:
                 self._reject("meta", decision.decision_id, str(error))
                 return
+        if self._is_old(decision.sent_s, self.meta):
+            return
         self.meta = Received(self._sent_s(decision.sent_s), decision)
         self.apply()
 
@@ -115,6 +117,8 @@ class Control:
             return
         if not 0.0 < action.guard <= 1.0:
             self._reject("statera", action.instance, f"guard is {action.guard}; allowed: above 0 to 1")
+            return
+        if self._is_old(action.sent_s, self.statera.get(action.instance)):
             return
         self.statera[action.instance] = Received(self._sent_s(action.sent_s), action)
         self._changed.add(action.instance)
@@ -256,6 +260,13 @@ class Control:
     def _sent_s(self, sent_s: float) -> float:
         now_s = self._clock.now_s()
         return now_s if sent_s > now_s + MAX_SKEW_S else min(sent_s, now_s)
+
+    def _is_old(self, sent_s: float, held: Received[MetaDecision] | Received[ControlAction] | None) -> bool:
+        """Whether a message was sent before the one held: after a failover of the bus its stream may be read again from the start.
+
+        The one held counts as sent by its receipt at the latest, so an agent whose clock was ahead is not kept from correcting itself.
+        """
+        return held is not None and self._sent_s(sent_s) < held.said_s
 
     def _note(self, change: Change, now_s: float) -> None:
         if change.kind == "policy":

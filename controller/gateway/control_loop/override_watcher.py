@@ -96,7 +96,9 @@ class OverrideWatch:
         """
         self.check(override)
         before = self.held.get(override.id)
-        await asyncio.to_thread(self._directory.write, override)
+        # One at a time: two that write the same override share a temporary file.
+        async with self._lock:
+            await asyncio.to_thread(self._directory.write, override)
         self._observer.note(
             "override.put",
             override.id,
@@ -113,7 +115,8 @@ class OverrideWatch:
         Raises:
             OverrideError: The id is malformed or the file cannot be removed.
         """
-        removed = await asyncio.to_thread(self._directory.remove, override_id)
+        async with self._lock:
+            removed = await asyncio.to_thread(self._directory.remove, override_id)
         if removed:
             self._observer.note("override.removed", override_id, source="operator")
             await self.scan()

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hmas.controller.bus.base import Bus
 from hmas.controller.control.agent_liveness import AgentLiveness
@@ -80,14 +80,24 @@ class AgentSubscriber:
         while True:
             try:
                 async for deliveries in self._bus.follow(STREAMS):
-                    for delivery in deliveries:
-                        self.on_message(delivery.message)
                     if deliveries:
-                        self._control.settle()
-                        self._manager.pump()
+                        self._receive([delivery.message for delivery in deliveries])
             except BusError as error:
                 log.warning("following the agents' streams failed: %s", error)
             await asyncio.sleep(RETRY_S)
+
+    def _receive(self, messages: Sequence[Message]) -> None:
+        # A policy is a plugin, and may raise anything: the agents are heard all the same.
+        for message in messages:
+            try:
+                self.on_message(message)
+            except Exception:
+                log.exception("a message of an agent was given up: %s", type(message).__name__)
+        try:
+            self._control.settle()
+            self._manager.pump()
+        except Exception:
+            log.exception("what the agents' messages change was given up")
 
     async def watch_views(self) -> None:
         """Notes once a second whether qos has sent another view. Its views go to other agents and are not followed here."""

@@ -194,12 +194,6 @@ class ClientExchange:
         """See `transport.Responder.spent_s`."""
         return monotonic() - self._begun_s
 
-    @property
-    def disconnected(self) -> bool:
-        """See `transport.Responder.disconnected`."""
-        transport = self._carrier.transport
-        return transport is None or transport.is_closing()
-
     # -- calls from the connection ------------------------------------------------------------------------------------------------
 
     def drained(self) -> None:

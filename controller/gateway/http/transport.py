@@ -76,8 +76,3 @@ class Responder(Protocol):
     def spent_s(self) -> float:
         """Seconds since the head of the request had arrived, without the time for which the body was waited for."""
         ...
-
-    @property
-    def disconnected(self) -> bool:
-        """Whether the client is known to be gone."""
-        ...

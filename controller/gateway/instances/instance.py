@@ -70,6 +70,12 @@ class Instance:
         return self.down_since_s is None
 
     @property
+    def passes_through(self) -> bool:
+        """Whether it may get a pass-through request now. While its circuit is half open, it gets one at a time."""
+        probed = self.passing > 0 and self.breaker.state == "half-open"
+        return self.healthy and not self.draining and not probed
+
+    @property
     def closed_because(self) -> str:
         """Why it takes no requests, empty if it does. One that is probed takes requests: without any, its circuit would never close."""
         if self.breaker.state == "open":

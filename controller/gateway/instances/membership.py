@@ -109,7 +109,8 @@ class Membership:
             await self._fleet.poll(instance)
         except Exception as error:
             log.exception("polling engine %s failed", name)
-            self._fleet.mark_down(name, f"reading it failed: {error}")
+            if self._fleet.instances.get(name) is instance:
+                self._fleet.mark_down(name, f"reading it failed: {error}")
         if self._fleet.instances.get(name) is instance:
             self._fleet.poll_regularly(instance)
             if name not in self._leaving:

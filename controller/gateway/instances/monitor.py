@@ -118,21 +118,17 @@ class Fleet:
         names = {entry["id"] for instance in self.instances.values() for entry in instance.entries}
         return next(iter(names)) if len(names) == 1 else ""
 
-    def down_for_s(self, model: str, tried: Iterable[str] = ()) -> float:
-        """Seconds for which no instance for `model` has answered, except those in `tried`; 0 while one does."""
+    def down_for_s(self, model: str, tried: Iterable[str] = (), *, only: str = "") -> float:
+        """Seconds for which no instance for `model` has answered, except those in `tried`; 0 while one does. `only`: that alone counts."""
         now_s = self._clock.now_s()
         left_out = frozenset(tried)
-        servers = [instance for name, instance in self.instances.items() if name not in left_out and instance.serves(model)]
-        return min((instance.down_for_s(now_s) for instance in servers), default=float("inf"))
+        able = [instance for name, instance in self.instances.items() if name not in left_out and only in ("", name)]
+        return min((instance.down_for_s(now_s) for instance in able if instance.serves(model)), default=float("inf"))
 
     def candidates(self, model: str, tried: Iterable[str] = ()) -> list[Instance]:
         """Instances that could take a request for `model` now, preferred ones first, except those in `tried`, which have failed it."""
         left_out = frozenset(tried)
-        able = [
-            instance
-            for name, instance in self.instances.items()
-            if instance.healthy and not instance.draining and name not in left_out and instance.serves(model)
-        ]
+        able = [one for name, one in self.instances.items() if one.passes_through and name not in left_out and one.serves(model)]
         return sorted(able, key=lambda instance: instance.name in self._avoided)
 
     def context_tokens(self, model: str) -> int:
@@ -344,7 +340,10 @@ class Fleet:
             status, body = await instance.engine.get("/v1/models")
         except EngineError:
             return
-        entries = model_entries_of(body) if status == 200 else []
+        if status != 200:
+            # What is known stays: where nothing is, as with a server that has no such path, it may serve any model.
+            return
+        entries = model_entries_of(body)
         instance.entries = entries
         self._contexts.clear()
         instance.context = {entry["id"]: length for entry in entries if (length := context_of(entry)) > 0}

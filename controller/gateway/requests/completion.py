@@ -94,11 +94,10 @@ class CompletionHandler:
         served_instead = "" if model == call.model else model
         if served_instead:
             call = replace(call, model=model)
-        priority = 0
-        if call.priority is not None:
-            priority = clamp_priority(call.priority, identity.limits)
-            if priority != call.priority:
-                fields["priority"] = priority
+        # One that claims none has 0, which may be better than its tenant's best.
+        priority = clamp_priority(call.priority or 0, identity.limits)
+        if call.priority is not None and priority != call.priority:
+            fields["priority"] = priority
         if fields:
             body = await self._bodies.with_fields(body, fields)
         claims.trace_headers.update(forwarded(http.headers, api_of(http.path).forwarded))

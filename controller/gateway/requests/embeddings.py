@@ -12,7 +12,7 @@ from hmas.controller.gateway.requests.apis.registry import api_of
 from hmas.controller.gateway.requests.auth import Authenticator
 from hmas.controller.gateway.requests.parse import BodyParser
 from hmas.controller.gateway.requests.relay import LACKS_API, Answer, EngineFault, relay
-from hmas.controller.gateway.requests.request_headers import answer_id, forwarded, read_claims, require_json
+from hmas.controller.gateway.requests.request_headers import answer_id, clamp_priority, forwarded, read_claims, require_json
 from hmas.controller.observability.observer import Observers
 from hmas.engines.base import EngineResponse
 from hmas.engines.errors import EngineError, EngineSilent, EngineUnavailable, StaleConnection
@@ -26,6 +26,8 @@ Refused = tuple[Instance, Answer, float]
 
 class PassThrough:
     """Forwards a request unchanged to the instance with the fewest such requests in progress; retries once on another one.
+
+    A model that it does not name is written into it, and a priority that its tenant may not claim is replaced.
 
     Authentication, the model check and the time limit are those of scheduled requests; the number in progress is bounded. Such answers
     take little time, so an engine that does not begin one within `head_timeout_s` hangs, and the request has failed there.
@@ -52,9 +54,12 @@ class PassThrough:
         claims = read_claims(http.headers, identity.limits)
         require_json(http.headers)
         body = await http.body()
-        model, named = await self._bodies.model(body, self._fleet.only_model)
-        if not named:
-            body = await self._bodies.with_fields(body, {"model": model})
+        model, named, claimed = await self._bodies.model(body, self._fleet.only_model)
+        fields: dict[str, object] = {} if named else {"model": model}
+        if claimed is not None and (priority := clamp_priority(claimed, identity.limits)) != claimed:
+            fields["priority"] = priority
+        if fields:
+            body = await self._bodies.with_fields(body, fields)
         to_engine = {**claims.trace_headers, **forwarded(http.headers, api_of(http.path).forwarded)}
         arrival_s = self._fleet.now_s()
         try:

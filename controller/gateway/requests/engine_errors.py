@@ -67,6 +67,15 @@ class Complaint:
         return orjson.dumps({"error": {"message": self.message, "param": None, "code": self.status or None, **own, "type": kind}})
 
 
+def json_object(body: bytes) -> dict[str, Any] | None:
+    """The JSON object that an engine answers with; None if the answer is no JSON, or no object."""
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    return document if isinstance(document, dict) else None
+
+
 def read_complaint(document: dict[str, Any]) -> Complaint | None:
     """Reads an error document, None if the document is no error.
 

@@ -95,7 +95,7 @@ class RequestManager:
         request = live.request
         estimates = self._history.estimate(request)
         now_s = self._clock.now_s()
-        entry = self._scheduler.submit(request, estimates, now_s, self._weight_of(request.tenant))
+        entry = self._scheduler.submit(request, estimates, now_s, self._weight_of(request.tenant), only=live.only_on)
         self._observer.received(request, live.client_request_id, live.declared, live.trace_headers, estimates)
         if isinstance(entry, Refusal):
             ended = ended_refused(request, estimates, entry, self._scheduler.policy, now_s)
@@ -106,8 +106,7 @@ class RequestManager:
         live.entry = entry
         live.queued_s = now_s
         if live.only_on:
-            # As after a failed try: the other instances do not count, and it does not outlive its own.
-            entry.tried = frozenset(name for name in self._fleet.instances if name != live.only_on)
+            # As after a failed try: it does not outlive the only instance that may still serve it.
             self._retried[request.id] = live
         answers = Answers(shape_of(turns=live.call.turns, has_tools=live.call.has_tools), estimates, asked=self._asking.all_requests)
         live.answers = answers
@@ -207,7 +206,9 @@ class RequestManager:
         stranded: list[ActiveRequest] = []
         for live in islice(self._retried.values(), STRANDED_LOOKED):
             entry = live.entry
-            if len(stranded) < STRANDED_AT_ONCE and entry is not None and self._fleet.down_for_s(live.request.model, entry.tried) > 0.0:
+            if len(stranded) >= STRANDED_AT_ONCE or entry is None:
+                continue
+            if self._fleet.down_for_s(live.request.model, entry.tried, only=entry.only) > 0.0:
                 stranded.append(live)
         for head in self._scheduler.heads():
             room = STRANDED_AT_ONCE - len(stranded)

@@ -19,46 +19,8 @@ from hmas.controller.core.body_bounds import (
     repeated_key,
 )
 from hmas.controller.core.errors import BodyError
-from hmas.controller.core.request_body import Call, read_call
-from hmas.controller.core.request_body import read_model as read_model_field
+from hmas.controller.core.request_body import Call, read_call, read_model, read_priority
 from hmas.controller.gateway.errors import ApiError
-
-
-def parse_object(body: bytes) -> dict[str, Any]:
-    """Returns the body as a JSON object.
-
-    Raises:
-        ApiError: 400 if it is not JSON, not UTF-8 or not an object, if it holds too much, or if an object in it has the same key twice.
-    """
-    if len(body) > LARGE_BODY_BYTES:
-        structure = BodyStructure()
-        while _count(structure, body):
-            pass
-    document = _loads(body)
-    if colons_of_document(document) != colons_of_body(body):
-        raise _repeated(repeated_key(body) if len(body) <= LARGE_BODY_BYTES else "")
-    return document
-
-
-def parse_call(path: str, body: bytes, only_model: Callable[[], str] | None = None) -> Call:
-    """Reads a completion request; `only_model` tells the model of a request that names none, if there is one.
-
-    Raises:
-        ApiError: 400; the message names the field, its value and the allowed values.
-    """
-    return _read(path, parse_object(body), only_model)
-
-
-def read_model(document: dict[str, Any], only_model: Callable[[], str] | None = None) -> str:
-    """Returns the `model` field; `only_model` tells the model of a request that names none, if there is one.
-
-    Raises:
-        ApiError: 400 if it is no valid name.
-    """
-    try:
-        return read_model_field(document, _only(document, only_model))
-    except BodyError as error:
-        raise _refused(error) from None
 
 
 class BodyParser:
@@ -71,23 +33,55 @@ class BodyParser:
     def __init__(self) -> None:
         self._one_at_a_time = asyncio.Lock()
 
-    async def call(self, path: str, body: bytes, only_model: Callable[[], str] | None = None, block_salt: str | None = None) -> Call:
-        """As `parse_call`. `block_salt`: as in `read_call`."""
-        return _read(path, await self._document(body), only_model, block_salt)
+    async def call(self, path: str, body: bytes, only_model: Callable[[], str], block_salt: str | None = None) -> Call:
+        """Reads a completion request.
 
-    async def model(self, body: bytes, only_model: Callable[[], str]) -> tuple[str, bool]:
-        """The model of a request that is not read any further, and whether the body names it."""
+        Args:
+            path: As in `read_call`.
+            body: The body as it came.
+            only_model: Tells the model of a request that names none; an empty text if there is no such model.
+            block_salt: As in `read_call`.
+
+        Raises:
+            ApiError: 400; the message names the field, its value and the allowed values.
+        """
         document = await self._document(body)
-        return read_model(document, only_model), document.get("model") is not None
+        try:
+            return read_call(path, document, _only(document, only_model), block_salt)
+        except BodyError as error:
+            raise _refused(error) from None
+
+    async def model(self, body: bytes, only_model: Callable[[], str]) -> tuple[str, bool, int | None]:
+        """The model of a request that is not read any further, whether the body names it, and its priority if it claims one.
+
+        Args:
+            body: The body as it came.
+            only_model: As in `call`.
+
+        Raises:
+            ApiError: 400 if it is no valid name, or the priority no whole number.
+        """
+        document = await self._document(body)
+        try:
+            return read_model(document, _only(document, only_model)), document.get("model") is not None, read_priority(document)
+        except BodyError as error:
+            raise _refused(error) from None
 
     async def with_fields(self, body: bytes, fields: dict[str, object]) -> bytes:
         """The body with some fields replaced. Only then is it not sent byte for byte: its priority was limited, or it named no model."""
         return orjson.dumps({**await self._document(body), **fields})
 
     async def _document(self, body: bytes) -> dict[str, Any]:
-        """As `parse_object`."""
+        """Returns the body as a JSON object.
+
+        Raises:
+            ApiError: 400 if it is not JSON, not UTF-8 or not an object, if it holds too much, or if an object in it has the same key twice.
+        """
         if len(body) <= LARGE_BODY_BYTES:
-            return parse_object(body)
+            document = _loads(body)
+            if colons_of_document(document) != colons_of_body(body):
+                raise _repeated(repeated_key(body))
+            return document
         await self._one_at_a_time.acquire()
         try:
             structure = BodyStructure()
@@ -129,15 +123,8 @@ def _loads(body: bytes) -> dict[str, Any]:
     return document
 
 
-def _only(document: dict[str, Any], only_model: Callable[[], str] | None) -> str:
-    return "" if only_model is None or document.get("model") is not None else only_model()
-
-
-def _read(path: str, document: dict[str, Any], only_model: Callable[[], str] | None, block_salt: str | None = None) -> Call:
-    try:
-        return read_call(path, document, _only(document, only_model), block_salt)
-    except BodyError as error:
-        raise _refused(error) from None
+def _only(document: dict[str, Any], only_model: Callable[[], str]) -> str:
+    return "" if document.get("model") is not None else only_model()
 
 
 def _refused(error: BodyError) -> ApiError:

@@ -3,11 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import orjson
-
 from hmas.controller.gateway.http.transport import Responder
 from hmas.controller.gateway.requests.apis.api import NOT_AGAIN, Api, complaint_of
-from hmas.controller.gateway.requests.engine_errors import REFUSALS, Complaint, read_complaint
+from hmas.controller.gateway.requests.engine_errors import REFUSALS, Complaint, json_object, read_complaint
 from hmas.controller.gateway.requests.event_relay import JSON, LACKS_API, SSE, Answer, EngineFault, EngineRefused, EventRelay
 from hmas.controller.gateway.requests.sse import excerpt, usage_figures
 from hmas.engines.base import EngineResponse
@@ -178,13 +176,5 @@ async def _read_whole(response: EngineResponse) -> bytes:
 def _document(kind: str, body: bytes) -> dict[str, Any] | None:
     """The JSON object of a whole body, or of its first event if an error comes in the form of a stream."""
     if kind == SSE:
-        return _json_object(body.partition(b"data:")[2].partition(b"\n\n")[0])
-    return _json_object(body) if kind == JSON or kind.endswith("+json") or not kind else None
-
-
-def _json_object(body: bytes) -> dict[str, Any] | None:
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return None
-    return document if isinstance(document, dict) else None
+        return json_object(body.partition(b"data:")[2].partition(b"\n\n")[0])
+    return json_object(body) if kind == JSON or kind.endswith("+json") or not kind else None

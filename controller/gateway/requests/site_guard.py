@@ -58,10 +58,6 @@ class _WithHeaders:
     def send(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         self._out.send(status, {**headers, **self._added}, body)
 
-    @property
-    def disconnected(self) -> bool:
-        return self._out.disconnected
-
 
 def _send(out: Responder, status: int, headers: Mapping[str, str], body: bytes) -> None:
     try:

@@ -7,6 +7,7 @@ import msgspec
 import orjson
 from prometheus_client import CollectorRegistry, Gauge
 
+from hmas.controller.control.resolve import KNOBS
 from hmas.controller.observability.counters import Counter
 from hmas.controller.observability.exporters.mqtt_outbox import Outbox, Outgoing
 from hmas.controller.observability.observer import Directives, Event, MetaDecision, Observer, SystemSnapshot
@@ -14,7 +15,6 @@ from hmas.controller.observability.observer import Directives, Event, MetaDecisi
 VERSION = 1
 GOODPUT_EVERY_S = 5.0
 """How often goodput is summed up."""
-KNOBS = ("n_run", "token_budget", "guard")
 
 
 class MqttExporter(Observer):

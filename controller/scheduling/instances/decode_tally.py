@@ -11,7 +11,8 @@ class DecodeTally:
     """Counts tokens and time of one instance's streaming requests. `source`: where tokens are counted, None if each is reported.
 
     Attributes:
-        decoded: Output tokens reported, without each request's first. The instance adds to it, since a call for each token costs more.
+        decoded: Output tokens reported, without those of each request's first report. The instance adds to it, since a call for each token
+            costs more.
     """
 
     __slots__ = ("_busy_s", "_decoding", "_first_tokens", "_prompt_tokens", "_sampled", "_seq_s", "_since_s", "decoded")
@@ -20,13 +21,15 @@ class DecodeTally:
         self._decoding = self.decoded = self._first_tokens = self._sampled = self._prompt_tokens = 0
         self._seq_s = self._busy_s = self._since_s = 0.0
 
-    def began(self, request: Request, now_s: float) -> None:
-        """Records a request's first token."""
+    def began(self, request: Request, now_s: float, tokens: int) -> None:
+        """Records a request's first report, of so many tokens: its first, and those that were read together with it."""
         self._prompt_tokens += request.prompt_tokens
         self._pass(now_s)
         self._decoding += request.sequences
-        self._first_tokens += 1
-        self.decoded -= 1
+        # The time in which they were decoded is not known: counted with the time from now on, they would have taken none.
+        first = max(1, tokens)
+        self._first_tokens += first
+        self.decoded -= first
 
     def ended(self, request: Request, now_s: float) -> None:
         """Records that a request that had begun decodes no more."""

@@ -258,7 +258,8 @@ class Instance:
             if not self._controlled:
                 self.n_run = self.capacity_n_run
                 self.routing_window = float(self.n_run)
-        self.preemptions.counted(snapshot.preemptions_total)
+        if snapshot.healthy:
+            self.preemptions.counted(snapshot.preemptions_total)
         room.correct_fence(self, snapshot)
         self._turn()
 
@@ -299,7 +300,7 @@ class Instance:
         self.in_flight_tokens += run.expected_tokens
         self.prefill_tokens += run.to_compute
         if not self.fence_admits(request, tokens):
-            self.preemptions.dispatched(tokens)
+            self.preemptions.dispatched(request.id, tokens)
         self.fence.commit(request.id, tokens, *self._shared(request))
         self.version += 1
         if not late:
@@ -316,7 +317,7 @@ class Instance:
             run.first_s = now_s
             self.prefill_tokens -= run.to_compute
             self._prefilled(run, now_s)
-            self._tally.began(request, now_s)
+            self._tally.began(request, now_s, tokens)
             self.version += 1
             self.answered()
         run.last_s = now_s
@@ -363,6 +364,7 @@ class Instance:
         else:
             self._tally.ended(request, now_s)
         self.fence.release(request.id)
+        self.preemptions.ended(request.id)
         self.version += 1
 
     def prefill_ms(self, entry: QueueEntry, cached_tokens: int | None = None) -> float:

@@ -19,25 +19,36 @@ class Preemptions:
             twice.
     """
 
-    __slots__ = ("_beyond", "_preempted", "_total", "unreported_tokens")
+    __slots__ = ("_beyond", "_concerned", "_in_flight", "_preempted", "_total", "unreported_tokens")
 
     def __init__(self) -> None:
         self._beyond = 0.0
         self._preempted = 0.0
         self._total: int | None = None
+        self._in_flight: set[str] = set()
+        self._concerned = False
         self.unreported_tokens = 0
 
-    def dispatched(self, tokens: int) -> None:
+    def dispatched(self, request_id: str, tokens: int) -> None:
         """Records that a request with `tokens` KV tokens at its upper length was dispatched beyond the fence."""
+        self._in_flight.add(request_id)
+        self._concerned = True
         self.unreported_tokens += tokens
         self._beyond = 1.0 + _DECAY * self._beyond
         self._preempted *= _DECAY
 
+    def ended(self, request_id: str) -> None:
+        """Records that a request is no longer in flight; one that was dispatched within the fence is ignored."""
+        self._in_flight.discard(request_id)
+
     def counted(self, total: int) -> None:
-        """Takes the engine's count of preemptions since it started; a count that falls means that the engine was restarted."""
-        if self._total is not None and total > self._total and self._beyond:
+        """Takes a healthy engine's count of preemptions since it started; a count that falls means that the engine was restarted."""
+        # A request takes cache from others only while it is in flight. Preemptions at other times have other causes, and would add up to a
+        # price that no dispatch has caused.
+        if self._total is not None and total > self._total and self._concerned:
             self._preempted += total - self._total
         self._total = total
+        self._concerned = bool(self._in_flight)
         self.unreported_tokens = 0
 
     @property

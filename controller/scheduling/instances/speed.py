@@ -27,6 +27,11 @@ gateway reads late, in one lot, look fast. In `lab/benchmarks/guard_study.py --f
 _ALONE_RISE = 1.0 + 2e-5
 """Factor by which the pace of a request alone is forgotten with each sample: at ten samples a second it doubles in an hour."""
 _PREFILL_DECAY = 0.98
+_PREFILL_KNOWN = 16.0
+_PREFILL_MOST = 4.0
+"""Once `_PREFILL_KNOWN` prompts are known, one counts at most this many times what it usually takes. A single first token that an engine
+holds up for half a minute would otherwise make the instance look many times slower for a hundred prompts, and routers would send it none
+that could show otherwise. An engine that has become slower is followed all the same, by a few per cent with each prompt."""
 _LEAST_MS = 0.01
 
 
@@ -59,6 +64,31 @@ class _Line:
         return self._ms + rise_ms * (sequences - self._sequences)
 
 
+class _PromptTime:
+    """Time per prompt token, with exponential forgetting.
+
+    It uses the ratio of the sums, not the mean of the ratios, so that long prompts, which delay the most, count the most.
+    """
+
+    __slots__ = ("_ms", "_prompts", "_tokens")
+
+    def __init__(self) -> None:
+        self._ms = self._prompts = self._tokens = 0.0
+
+    def add(self, ms: float, tokens: int) -> None:
+        """Adds a prompt."""
+        if self._prompts >= _PREFILL_KNOWN:
+            # A short prompt takes a step's time, which is more than that of its tokens.
+            ms = min(ms, _PREFILL_MOST * max(_LEAST_MS, self._ms / self._prompts, tokens * self._ms / self._tokens))
+        self._ms = _PREFILL_DECAY * self._ms + ms
+        self._tokens = _PREFILL_DECAY * self._tokens + max(1, tokens)
+        self._prompts = _PREFILL_DECAY * self._prompts + 1.0
+
+    def of(self, tokens: int) -> float | None:
+        """The time that so many tokens take, None before the first prompt."""
+        return tokens * self._ms / self._tokens if self._tokens > 0.0 else None
+
+
 class InstanceSpeed:
     """Speed of one instance under its current load.
 
@@ -73,14 +103,12 @@ class InstanceSpeed:
 
     __slots__ = (
         "_beyond_ms",
-        "_computed_ms",
-        "_computed_tokens",
+        "_computed",
         "_least_ms",
         "_line",
         "_mean_ms",
         "_mean_steps",
-        "_prefill_ms",
-        "_prefill_tokens",
+        "_prefill",
         "alone_ms",
         "floor_ms",
     )
@@ -92,10 +120,8 @@ class InstanceSpeed:
         self.alone_ms: float | None = None
         self._least_ms = inf
         self._mean_ms = self._mean_steps = 0.0
-        self._prefill_ms = 0.0
-        self._prefill_tokens = 0.0
-        self._computed_ms = 0.0
-        self._computed_tokens = 0.0
+        self._prefill = _PromptTime()
+        self._computed = _PromptTime()
 
     def token_ms(self, sequences: float) -> float | None:
         """Time per output token with so many sequences in flight, None before the first sample."""
@@ -141,25 +167,18 @@ class InstanceSpeed:
             prompt_tokens: Its prompt.
             cached_tokens: How many of them were expected to be cached, None if nothing was known about it.
         """
-        self._prefill_ms = _PREFILL_DECAY * self._prefill_ms + ttft_ms
-        self._prefill_tokens = _PREFILL_DECAY * self._prefill_tokens + max(1, prompt_tokens)
+        self._prefill.add(ttft_ms, prompt_tokens)
         # A prompt of which little is computed shows the time of a step rather than that of its tokens.
         if cached_tokens is not None and 2 * cached_tokens <= prompt_tokens:
-            self._computed_ms = _PREFILL_DECAY * self._computed_ms + ttft_ms
-            self._computed_tokens = _PREFILL_DECAY * self._computed_tokens + max(1, prompt_tokens - cached_tokens)
+            self._computed.add(ttft_ms, prompt_tokens - cached_tokens)
 
     def prefill_ms(self, prompt_tokens: int, predicted_ms: float) -> float:
-        """How long a prompt's prefill delays the decoding requests; the prediction if nothing has been learned yet.
-
-        It uses the ratio of the sums, not the mean of the ratios, so that long prompts, which delay the most, count the most.
-        """
-        if self._prefill_tokens <= 0.0:
-            return predicted_ms
-        return prompt_tokens * self._prefill_ms / self._prefill_tokens
+        """How long a prompt's prefill delays the decoding requests; the prediction if nothing has been learned yet."""
+        learned_ms = self._prefill.of(prompt_tokens)
+        return predicted_ms if learned_ms is None else learned_ms
 
     def computed_ms(self, prompt_tokens: int, cached_tokens: int, predicted_ms: float) -> float:
         """How long the prefill of a prompt takes of which so many tokens are cached, as `prefill_ms`, which has the usual share cached."""
         computed = max(1, prompt_tokens - cached_tokens)
-        if self._computed_tokens <= 0.0:
-            return self.prefill_ms(prompt_tokens, predicted_ms) * computed / max(1, prompt_tokens)
-        return computed * self._computed_ms / self._computed_tokens
+        learned_ms = self._computed.of(computed)
+        return self.prefill_ms(prompt_tokens, predicted_ms) * computed / max(1, prompt_tokens) if learned_ms is None else learned_ms

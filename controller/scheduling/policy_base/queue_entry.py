@@ -22,6 +22,7 @@ class QueueEntry:
         seq: Arrival order, unique; every policy breaks its ties by it, so runs are deterministic.
         weight: The tenant's weight for fair policies.
         bound: The instance that it was bound to at its arrival, empty if it waits for whichever comes first.
+        only: The only instance that may take it, because no other one has what it continues; empty for any.
         tried: Instances that have already failed this request and do not get it again.
         resent: Whether it is sent a second time, and so no third time.
         skipped: How often other requests passed it while it was held back.
@@ -34,6 +35,7 @@ class QueueEntry:
     seq: int
     weight: float = 1.0
     bound: str = ""
+    only: str = ""
     tried: frozenset[str] = field(default_factory=frozenset)
     resent: bool = False
     skipped: int = 0

@@ -184,15 +184,22 @@ class ModelQueue:
         """Fills an empty policy with the requests that wait in order, oldest first, and returns it, behind a limiter if there is one.
 
         Raises:
-            SchedulingError: It holds fewer or more requests than wait in order: the policy loses some.
+            SchedulingError: It holds fewer or more requests than wait in order: the policy loses some. Or it raised an error: a policy may
+                be a plugin, and may raise anything.
         """
         shared = sharing(policy, self._accounts)
         made = TenantShareLimiter(shared, self._tenancy) if self._limited else shared
         ready = sorted((waiting.entry for waiting in self.members.values() if waiting.place == "ready"), key=attrgetter("seq"))
-        made.load(ready, now_s)
-        if len(made) != len(ready):
+        fault = ""
+        try:
+            made.load(ready, now_s)
+        except Exception as error:  # noqa: BLE001 - a plugin's
+            fault = f"failed to load the requests ({error!r})"
+        if not fault and len(made) != len(ready):
+            fault = f"holds {len(made)} requests where {len(ready)} wait"
+        if fault:
             self.drop(made)
-            raise SchedulingError(f"policy {policy.name!r} holds {len(made)} requests where {len(ready)} wait; the former one stays active")
+            raise SchedulingError(f"policy {policy.name!r} {fault}; the former one stays active")
         return made
 
     def adopt(self, made: QueuePolicy) -> None:

@@ -148,10 +148,13 @@ class TenantQueues(QueuePolicy):
         self._holder[entry.request.id].queue.on_overdue(entry, now_s)
 
     def on_finished(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
-        """Passes the end to the accounts and to the tenant's queue."""
+        """Passes the end to the accounts, and to the tenant's own queue and the common one."""
         self._accounts.finished(entry, output_tokens)
         tenant = self._of(entry.request.tenant)
-        tenant.queue.on_finished(entry, output_tokens, now_s)
+        # The tenant may have got a queue of its own, or given it up, while the request ran. The queue that it does not come from knows
+        # nothing of it, and its policy ignores it.
+        for queue in [one.queue for name in (COMMON, entry.request.tenant) if (one := self.queues.get(name)) is not None]:
+            queue.on_finished(entry, output_tokens, now_s)
         if tenant.name in self.turns:
             self._stand(tenant)
 

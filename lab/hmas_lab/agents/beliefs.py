@@ -120,7 +120,5 @@ class Oracle(Believer):
             )
         if self._lengths:
             tokens = float(truth.output_tokens)
-            features = msgspec.structs.replace(
-                features, output_tokens=tokens, output_tokens_p90=tokens, output_quantiles=(), source="oracle"
-            )
+            features = msgspec.structs.replace(features, output_tokens=tokens, output_tokens_p90=tokens, source="oracle")
         return features

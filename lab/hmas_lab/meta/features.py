@@ -5,10 +5,9 @@ from math import isfinite, log1p
 from types import MappingProxyType
 
 from hmas.agents.meta.selectors.rules import long_backlog_share
-from hmas.agents.meta.twin.candidate_schedule import FAMILIES
 from hmas.controller.core.messages import LongView
 
-SHORT_LIST = FAMILIES
+SHORT_LIST = ("fcfs", "robust-edf", "sjf", "two-lane", "wfq")
 """Policies among which the learned selectors choose: one of each kind (H-MAS C.2)."""
 
 _FIGURES: Mapping[str, Callable[[LongView], float]] = MappingProxyType(

@@ -45,9 +45,9 @@ class LoggedScheduler(Scheduler):
         super().__init__(**parts)
         self._log = log
 
-    def submit(self, request: Request, estimates: Estimates, now_s: float, weight: float = 1.0) -> QueueEntry | Refusal:
+    def submit(self, request: Request, estimates: Estimates, now_s: float, weight: float = 1.0, *, only: str = "") -> QueueEntry | Refusal:
         """As `Scheduler.submit`; a refusal is logged, and each request that makes way for this one."""
-        outcome = super().submit(request, estimates, now_s, weight)
+        outcome = super().submit(request, estimates, now_s, weight, only=only)
         for one in self._given_up:
             self._note(now_s, one.refusal.kind.value, one.entry.request, reason=one.refusal.message)
         if isinstance(outcome, Refusal):

@@ -4,8 +4,6 @@ import re
 from collections import OrderedDict
 from urllib.parse import parse_qsl
 
-import orjson
-
 from hmas.controller.core.bodies.responses import RESPONSES
 from hmas.controller.core.request_body import Call
 from hmas.controller.gateway.errors import ApiError, bad_field
@@ -14,6 +12,7 @@ from hmas.controller.gateway.instances.monitor import ACCEPT_GRACE_S, Fleet, Ins
 from hmas.controller.gateway.requests.apis.api import complaint_of
 from hmas.controller.gateway.requests.apis.registry import api_of
 from hmas.controller.gateway.requests.auth import Authenticator
+from hmas.controller.gateway.requests.engine_errors import json_object
 from hmas.controller.gateway.requests.request_headers import answer_id
 from hmas.controller.observability.observer import Observers
 from hmas.engines.errors import EngineError
@@ -82,7 +81,7 @@ class KeptResponses:
         except EngineError as error:
             raise ApiError(502, "engine_error", str(error), retry_after_s=1) from error
         self._observer.passed_through(status, self._fleet.now_s() - begun_s)
-        document = _object(body)
+        document = json_object(body)
         api = api_of(RESPONSES)
         if api.lacks_path(status, document):
             raise api.unsupported(status, "" if document is None else complaint_of(document).message)
@@ -123,11 +122,3 @@ def _target(path: str) -> tuple[str, tuple[str, ...]]:
         if found is not None:
             return found[1], methods
     raise ApiError(404, "unknown_path", f"there is no {path[:200]} here; paths of a response: {RESPONSES}/ID, ID/cancel, ID/input_items")
-
-
-def _object(body: bytes) -> dict[str, object] | None:
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return None
-    return document if isinstance(document, dict) else None
