@@ -2,6 +2,8 @@
 
 import gc
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -21,3 +23,18 @@ def pytest_collection_finish() -> None:
     """What a run has loaded and collected stays to its end: no collection of garbage looks through its half a million objects again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def schema_vllm_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a real vLLM of random weights that holds its answers to a JSON schema."""
+    from lm_kit import ROOT, vllm
+
+    model = os.environ.get("HMAS_VLLM_MODEL")
+    if not model:
+        pytest.skip("needs the tiny model: set HMAS_VLLM_MODEL (make test-vllm does)")
+    # A small model goes on with blanks for ever where it may.
+    compact = ("--structured-outputs-config", '{"disable_any_whitespace": true, "backend": "xgrammar"}')
+    log = tmp_path_factory.mktemp("vllm") / "vllm.log"
+    with vllm(ROOT / Path(model), log, "--served-model-name", "tiny", *compact, context=4096) as url:
+        yield url

@@ -216,6 +216,7 @@ def test_the_short_form_fails_where_a_group_loses_far_below_capacity():
     words = quick_failures(by_load(results([True] * 38 + [False] * 2)))
     assert words[0] == "load 0.5, all requests: 38 good requests beside 40 in pass-through"
     assert quick_failures(by_load(results([True] * 38 + [False] * 2), at=1.3)) == []
+    assert quick_failures({0.5: {PRODUCT: results([False] * 40)}}) == [], "without pass-through there is nothing to compare with"
     lost = [*results([True] * 39), result(39, outcome="lost", ttft_ms=-1.0)]
     assert quick_failures(by_load(lost, at=1.3)) == ["load 1.3: 1 of 40 requests unanswered"]
 

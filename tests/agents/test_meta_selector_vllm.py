@@ -2,15 +2,11 @@
 
 import functools
 import json
-import os
 import urllib.request
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from chat_kit import chat_server, raw
 from control_kit import long_view
-from lm_kit import ROOT, vllm
 from typing_kit import of_type
 
 from hmas.agents.meta.candidate import Candidate
@@ -28,19 +24,6 @@ from hmas.planning.running import Run, run_case
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 WARMUP_S = 30.0
 LOAD = "gamma:rate=2.6,cv=2.5,duration=160,seed=4242"
-# A small model goes on with blanks for ever where it may.
-COMPACT = ("--structured-outputs-config", '{"disable_any_whitespace": true, "backend": "xgrammar"}')
-
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    model = os.environ.get("HMAS_VLLM_MODEL")
-    if not model:
-        pytest.skip("needs the tiny model: set HMAS_VLLM_MODEL (make test-vllm does)")
-    with vllm(
-        ROOT / Path(model), tmp_path_factory.mktemp("vllm") / "vllm.log", "--served-model-name", "tiny", *COMPACT, context=4096
-    ) as found:
-        yield found
 
 
 def run(selector: dict) -> Run:
@@ -59,9 +42,9 @@ def with_rules() -> float:
 
 
 @pytest.mark.parametrize("allowed", [tuple(sorted(POLICIES)), ("edf", "fcfs"), ("fcfs",), ("two-lane",)])
-def test_what_it_says_is_of_the_schema(url, allowed):
+def test_what_it_says_is_of_the_schema(schema_vllm_url, allowed):
     """Every part of the schema is one that the engine's guided decoding takes and holds."""
-    asker = LlmSelector(ChatEndpoint(url, timeout_s=60.0).ask, RuleSelector(), model="tiny")
+    asker = LlmSelector(ChatEndpoint(schema_vllm_url, timeout_s=60.0).ask, RuleSelector(), model="tiny")
     edf = Candidate(policy="edf")
     now = Situation(view=long_view(1000.0), current=edf, start=edf, allowed=allowed, since_s=900.0, now_s=1000.0)
     text = of_type(Pending, asker.propose(now)).compute()
@@ -72,15 +55,15 @@ def test_what_it_says_is_of_the_schema(url, allowed):
 
 
 @pytest.mark.long
-def test_a_random_model_costs_nothing(url):
-    done = run({"meta_selector": "llm", "meta_llm_url": url, "meta_llm_model": "tiny", "meta_llm_timeout_s": 50.0})
+def test_a_random_model_costs_nothing(schema_vllm_url):
+    done = run({"meta_selector": "llm", "meta_llm_url": schema_vllm_url, "meta_llm_model": "tiny", "meta_llm_timeout_s": 50.0})
     assert not done.violations
     assert good(done) >= with_rules() - 0.01, done.changes
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("turn", [1, 2])
-def test_a_random_model_that_says_something_else_each_time_costs_nothing(url, turn):
+def test_a_random_model_that_says_something_else_each_time_costs_nothing(schema_vllm_url, turn):
     """At a high temperature, behind a proxy that asks for it: each answer another one.
 
     The dice are the engine's own: on CPU it dies of a request with a seed of its own whose prompt is read in more than one step.
@@ -89,7 +72,7 @@ def test_a_random_model_that_says_something_else_each_time_costs_nothing(url, tu
 
     def hot(handler, body):
         asked = json.dumps(body | {"temperature": 2.0}).encode()
-        request = urllib.request.Request(f"{url}/v1/chat/completions", asked, {"Content-Type": "application/json"})
+        request = urllib.request.Request(f"{schema_vllm_url}/v1/chat/completions", asked, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=60) as response:
             answer = response.read()
         said.append(json.loads(answer)["choices"][0]["message"]["content"])

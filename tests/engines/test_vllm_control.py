@@ -151,6 +151,7 @@ async def test_a_queued_request_overtakes(engine):
     assert ended == [0, 3, 2, 4, 1]
 
 
+@pytest.mark.long
 async def test_a_hundred_changes_under_load(engine, route):
     """No request fails, and every greedy answer is the one that an undisturbed run gives."""
     rng = np.random.default_rng(7)

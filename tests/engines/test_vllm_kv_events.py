@@ -20,7 +20,7 @@ from typing_kit import known
 from hmas.controller.config.schema import EngineConfig
 from hmas.controller.config.section import KvEventsConfig
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.vllm, pytest.mark.long, pytest.mark.timeout(300)]
 BLOCK = 128
 """Tokens of a block of vLLM on a CPU."""
 BEGINNING = "You answer for the bank, in short words, and name each time the paragraph that you rely on. " * 40

@@ -44,6 +44,7 @@ async def test_streamed_and_not_it_is_the_same_error(vllm_url: str, gateway: str
         assert orjson.loads(body) == said
 
 
+@pytest.mark.long
 async def test_a_dozen_mistakes_a_second_cost_the_good_ones_nothing(vllm_url: str, gateway: str):
     clock = SystemClock()
     await measure(gateway, Load(model="tiny", seconds=3.0, bad_rps=BAD_RPS), clock)

@@ -1,11 +1,8 @@
 """The question about an operator's words on a real vLLM: a tiny model of random weights, held to the schema: form without sense."""
 
-import os
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
-from lm_kit import ROOT, vllm
 
 from hmas.agents.meta.selectors.llm_answer import AnswerError
 from hmas.agents.meta.selectors.llm_endpoint import ChatEndpoint
@@ -13,7 +10,6 @@ from hmas.intents.answer import SETTINGS, question, read_answer
 from hmas.intents.plan import Site, plan
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
-COMPACT = ("--structured-outputs-config", '{"disable_any_whitespace": true, "backend": "xgrammar"}')
 SITE = Site(
     tenants={name: dict.fromkeys(SETTINGS, 1.0) for name in ("team-a", "batch-jobs")},
     models=("tiny",),
@@ -22,20 +18,10 @@ SITE = Site(
 WORDS = ("team-a first until six, batch may wait", "batch-jobs: 4 at once until Friday noon", "what is the weather?")
 
 
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory):
-    model = os.environ.get("HMAS_VLLM_MODEL")
-    if not model:
-        pytest.skip("needs the tiny model: set HMAS_VLLM_MODEL (make test-vllm does)")
-    log = tmp_path_factory.mktemp("vllm") / "vllm.log"
-    with vllm(ROOT / Path(model), log, "--served-model-name", "tiny", *COMPACT, context=4096) as found:
-        yield found
-
-
 @pytest.mark.parametrize("words", WORDS)
-def test_its_answer_is_of_the_schema_and_its_nonsense_is_refused(url, words):
+def test_its_answer_is_of_the_schema_and_its_nonsense_is_refused(schema_vllm_url, words):
     """Every part of the schema is one that the engine's guided decoding takes and holds."""
-    text = ChatEndpoint(url, timeout_s=120.0).ask(question(words, SITE.tenants, SITE.models, SITE.now_s, UTC, model="tiny"))
+    text = ChatEndpoint(schema_vllm_url, timeout_s=120.0).ask(question(words, SITE.tenants, SITE.models, SITE.now_s, UTC, model="tiny"))
     assert {change.tenant for change in read_answer(text).changes} <= set(SITE.tenants)
     with pytest.raises(AnswerError):
         plan(text, words, SITE, override_id="i", author="a", zone=UTC)

@@ -65,6 +65,8 @@ def quick_failures(by_load: ByLoad) -> list[str]:
     """What fails the short form, in words: a form, a cap or none, or declared targets or none that lose goodput far below capacity."""
     failures = []
     for load, arms in by_load.items():
+        if PASS not in arms:
+            continue
         ours, theirs = figures(arms[PRODUCT]), figures(arms[PASS])
         if ours.unanswered > theirs.unanswered:
             failures.append(f"load {load:g}: {ours.unanswered} of {ours.sent} requests unanswered")
