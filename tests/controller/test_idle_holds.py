@@ -81,6 +81,16 @@ def test_preemptions_raise_the_price_of_passing_the_fence_and_each_report_serves
     assert went_s == pytest.approx(expected_s, abs=0.35 if preempted_each else 0.0)
 
 
+def with_one_beyond_the_fence():
+    made = build()
+    for number in range(2):
+        submit(made, number, 0.0, upper=1e9)
+    made.dispatch(0.0)
+    made.observe(report(0.0, 0))
+    made.dispatch(0.0)
+    return made
+
+
 def test_an_outage_of_the_engine_is_no_preemption():
     one = Instance(InstanceSpec(name="a", capacity_n_run=32), fenced=True, margin=0.0)
     one.preemptions.dispatched("r", 100)
@@ -103,12 +113,7 @@ def test_preemptions_count_only_if_a_request_beyond_the_fence_was_in_flight_sinc
 
 
 def test_a_request_beyond_the_fence_is_charged_with_preemptions_until_it_ends():
-    made = build()
-    for number in range(2):
-        submit(made, number, 0.0, upper=1e9)
-    made.dispatch(0.0)
-    made.observe(report(0.0, 0))
-    made.dispatch(0.0)
+    made = with_one_beyond_the_fence()
     for request_id in list(made.running_ids()):
         made.end(request_id, OutcomeKind.COMPLETED, 0.1)
     made.observe(report(0.2, 0))
@@ -119,12 +124,7 @@ def test_a_request_beyond_the_fence_is_charged_with_preemptions_until_it_ends():
 
 
 def test_at_its_last_moment_a_request_passes_the_fence():
-    made = build()
-    for number in range(2):
-        submit(made, number, 0.0, upper=1e9)
-    made.dispatch(0.0)
-    made.observe(report(0.0, 0))
-    made.dispatch(0.0)
+    made = with_one_beyond_the_fence()
     made.observe(report(0.01, 50))
     submit(made, 2, 0.01, upper=1e9, slo=Slo(ttft_ms=160, tpot_ms=100))
     assert made.dispatch(0.05) == []
