@@ -2,8 +2,9 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import msgspec
@@ -101,6 +102,15 @@ class Publisher:
         await asyncio.wait([self._task])
         self._pub.close(linger=0)
         self._router.close(linger=0)
+
+
+@contextmanager
+def silent_endpoint() -> Iterator[str]:
+    """An address that nothing listens at, where a publisher may bind later. No test beside this one gets it meanwhile."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield f"tcp://127.0.0.1:{held.getsockname()[1]}"
 
 
 @asynccontextmanager

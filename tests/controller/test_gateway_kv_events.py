@@ -10,7 +10,7 @@ import orjson
 import pytest
 from aiohttp import web
 from gateway_kit import FAST, MODEL, Rig, Sim, chat, eventually, running, start_sim
-from kv_events_kit import BLOCK, CLEARED, Publisher, publishers, stored
+from kv_events_kit import BLOCK, CLEARED, Publisher, publishers, silent_endpoint, stored
 from test_admin_api import call
 from typing_kit import known
 
@@ -249,22 +249,21 @@ async def test_garbage_and_floods_do_not_hold_up_the_gateway(tmp_path: Path):
 
 async def test_without_an_engine_there_the_rest_serves_and_the_events_come_later(tmp_path: Path):
     sim = await start_sim("one")
-    async with publishers() as (publisher,):
-        endpoint, replay = publisher.endpoint, publisher.replay_endpoint
-    config = engine(sim, kv_events=KvEventsConfig(endpoint=endpoint, replay_endpoint=replay))
-    async with running(tmp_path, sims=[sim], engines_config=[config]) as rig:
-        fleet = rig.gateway.fleet
-        fleet.instances["one"].entries += [{"id": "sql", "parent": MODEL}]
-        assert [fleet.adapter(model) for model in (MODEL, "sql", "unknown")] == ["", "sql", ""]
-        assert (await rig.post(chat(tokens=2))).status == 200
-        assert state(rig)["state"] == "replaying"
-        async with publishers(endpoint=endpoint) as (publisher,):
-            for _ in range(100):
-                await publisher.publish(stored(list(range(32))))
-                if state(rig)["blocks"]:
-                    break
-                await asyncio.sleep(0.1)
-            assert state(rig)["blocks"] == 2
+    with silent_endpoint() as endpoint, silent_endpoint() as replay:
+        config = engine(sim, kv_events=KvEventsConfig(endpoint=endpoint, replay_endpoint=replay))
+        async with running(tmp_path, sims=[sim], engines_config=[config]) as rig:
+            fleet = rig.gateway.fleet
+            fleet.instances["one"].entries += [{"id": "sql", "parent": MODEL}]
+            assert [fleet.adapter(model) for model in (MODEL, "sql", "unknown")] == ["", "sql", ""]
+            assert (await rig.post(chat(tokens=2))).status == 200
+            assert state(rig)["state"] == "replaying"
+            async with publishers(endpoint=endpoint) as (publisher,):
+                for _ in range(100):
+                    await publisher.publish(stored(list(range(32))))
+                    if state(rig)["blocks"]:
+                        break
+                    await asyncio.sleep(0.1)
+                assert state(rig)["blocks"] == 2
 
 
 FILE = """
