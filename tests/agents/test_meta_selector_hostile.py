@@ -93,7 +93,7 @@ NONSENSE = {
     "500": lambda handler, _: raw(handler, b"", status=500),
 }
 
-LONG = {"always rr", "always mlfq", "always sjf", "always fcfs", "widest parameters", "no guard", "hardly a prompt"}
+LONG = NONSENSE.keys() - {"bypass", "random 1", "not in the pool", "10 MB", "500"}
 """They ask the same of meta as others do, and are left to `make test-long`."""
 
 
@@ -109,7 +109,7 @@ def test_nonsense_costs_nothing(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["silent", "drips", "nobody"])
+@pytest.mark.parametrize("name", ["silent", pytest.param("drips", marks=pytest.mark.long), "nobody"])
 def test_an_endpoint_that_does_not_answer_costs_nothing(name):
     def silent(chat):
         return lambda _handler, _body: chat.over.wait(30) and None

@@ -115,6 +115,7 @@ def completion(request_id: str) -> Completion:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 async def test_two_processes_share_the_requests_and_each_learns_from_everything(processes):
     for instance in INSTANCES:
         processes.start(instance)

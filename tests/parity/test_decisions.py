@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import msgspec
 import pytest
 from hmas_lab.parity.live import run_live
 from hmas_lab.parity.log import Decision, first_difference
@@ -30,12 +31,14 @@ EACH_ONCE = [scenario for place, scenario in enumerate(scenarios(sorted(POLICIES
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", EACH_ONCE, ids=lambda s: f"{s.policy}-{s.overdue}")
-def test_every_policy_is_decided_alike(scenario: Scenario):
+@pytest.mark.parametrize("requests", [350, pytest.param(600, marks=pytest.mark.long)])
+def test_every_policy_is_decided_alike(scenario: Scenario, requests: int):
+    scenario = msgspec.structs.replace(scenario, requests=requests)
     simulated = run_simulated(scenario)
     assert_equal(simulated, run_live(scenario))
     kinds = Counter(entry.kind for entry in simulated)
-    assert sum(number for kind, number in kinds.items() if kind != "dispatched") == scenario.requests >= 500
-    assert kinds["completed"] >= 100
+    assert sum(number for kind, number in kinds.items() if kind != "dispatched") == requests
+    assert kinds["completed"] >= 0.2 * requests
     assert {entry.instance for entry in simulated if entry.kind == "dispatched"} == {"fast", "slow"}
     assert {entry.policy for entry in simulated if entry.kind == "dispatched"} == {scenario.policy, scenario.then}
 

@@ -25,7 +25,7 @@ def test_every_router_is_decided_alike(routing: str):
 
 
 @pytest.mark.parametrize("routing", list(ROUTERS))
-@pytest.mark.parametrize(("policy", "overdue"), [("edf", "demote"), ("wfq", "shed")])
+@pytest.mark.parametrize(("policy", "overdue"), [("edf", "demote"), pytest.param("wfq", "shed", marks=pytest.mark.long)])
 def test_every_router_binds_alike_at_arrival(routing: str, policy: str, overdue: Literal["demote", "shed"]):
     # A request is relieved by an engine's report; whether a tick or the report comes first where both fall on one moment is chance.
     scenario = Scenario(

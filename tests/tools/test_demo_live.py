@@ -45,6 +45,7 @@ async def test_every_configuration_can_be_loaded(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 async def test_runs_leave_nothing_behind_and_lose_nothing(tmp_path):
     work = arrivals()
     site = make_site(tmp_path, sorted({a.tenant for a in work}))

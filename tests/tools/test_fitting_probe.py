@@ -86,6 +86,7 @@ async def test_what_an_engine_says_of_itself():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 async def test_known_coefficients_are_found_again():
     async with engine() as url:
         target = await look_at(url, model="tiny")

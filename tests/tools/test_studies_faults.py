@@ -20,7 +20,7 @@ CAPS = (24, 32, 48, 64)
 PACE = {"meta_period_s": 5.0, "meta_dwell_s": 10.0}
 RULES = {"meta_selector": "rules", "meta_judge": False}
 TWIN = {"meta_twin_window_s": 30.0, "meta_twin_budget_s": 0.1}
-KINDS = ("dead", "hung", "restart", "late", "garbage")
+KINDS = ("dead", pytest.param("hung", marks=pytest.mark.long), pytest.param("restart", marks=pytest.mark.long), "late", "garbage")
 SWITCH_S = (25.0, 30.0, 35.0)
 """Around the first switch of an undisturbed run, which comes between."""
 

@@ -157,6 +157,7 @@ def test_without_prices_there_is_no_cheapest(plan):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_target_that_no_engine_keeps():
     made = wish(case=Case(workload="poisson:rate=3,duration=5", fleet=read_fleet("2xdemo-small"), slo=SloTarget(tpot_ms=1)))
     plan = planning.make_plan(made, open_load(made.case), on_cores(1), lambda text: None)

@@ -301,6 +301,7 @@ def in_a_process(folder, *arguments, **env):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_same_bytes_whatever_the_hash_seed(tmp_path):
     arguments = ("--workload", "gamma:rate=7,cv=3,duration=20", "--fleet", "2xdemo-small", "--agents", "all", "--seed", "5")
     running = [in_a_process(tmp_path / seed, *arguments, PYTHONHASHSEED=seed) for seed in ("0", "4242")]
