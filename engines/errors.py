@@ -29,5 +29,9 @@ class EngineProtocolError(EngineError):
     """The engine's answer does not follow the protocol: HTML, broken JSON, half an SSE event."""
 
 
+class AnswerTooLarge(EngineProtocolError):
+    """The answer is larger than the gateway holds; another engine's would be as large."""
+
+
 class ProfileError(EngineError):
     """A performance profile cannot be used."""

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -221,13 +221,16 @@ class Gateway:
         """Reports that a configuration that `source` has changed is invalid; everything stays as it is."""
         self.observer.note("config", "configuration", after="refused", reason=reason, severity="error", source=source)
 
-    async def drain(self, hurry: asyncio.Event | None = None) -> None:
-        """Takes no new requests and waits for running ones until `drain_s` or `hurry`; then ends the rest with an error."""
+    async def drain(self, hurry: asyncio.Event | None = None, served: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Takes no new requests and waits for running ones until `drain_s` or `hurry`; then ends the rest with an error.
+
+        `served` returns when the public port has answered what it serves: also requests that no queue knows, and slow clients.
+        """
         self.draining = True
         self.observer.note(
             "gateway", "gateway", before="serving", after="draining", reason=f"{len(self.manager.active)} requests in progress"
         )
-        await self._wait_for_idle(hurry or asyncio.Event())
+        await self._wait_for_idle(hurry or asyncio.Event(), served)
         left = list(self.manager.active.values())
         for live in left:
             ending = Ending(OutcomeKind.FAILED, 503, "shutting_down", "the gateway is shutting down", retry_after_s=5)
@@ -240,8 +243,13 @@ class Gateway:
             await asyncio.wait(tasks, timeout=3.0)
         self.observer.note("gateway", "gateway", before="draining", after="stopped", reason=f"{len(left)} requests were aborted")
 
-    async def _wait_for_idle(self, hurry: asyncio.Event) -> None:
-        waits = [asyncio.create_task(self.manager.wait_idle()), asyncio.create_task(hurry.wait())]
+    async def _wait_for_idle(self, hurry: asyncio.Event, served: Callable[[], Awaitable[None]] | None) -> None:
+        async def idle() -> None:
+            await self.manager.wait_idle()
+            if served is not None:
+                await served()
+
+        waits = [asyncio.create_task(idle()), asyncio.create_task(hurry.wait())]
         await asyncio.wait(waits, timeout=self.config.gateway.drain_s, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()

@@ -147,7 +147,7 @@ async def serve(
         if on_ready is not None:
             on_ready(started)
         await (stop or asyncio.Event()).wait()
-        await gateway.drain(hurry)
+        await gateway.drain(hurry, public.finish)
 
 
 def _make_room(connections: int) -> None:

@@ -109,6 +109,11 @@ class ClientConnection(asyncio.Protocol):
         """The task that serves the current request."""
         return None if self._exchange is None else self._exchange.task
 
+    @property
+    def unsent(self) -> bool:
+        """Whether the client has not taken all of its answers yet."""
+        return self.transport is not None and self.transport.get_write_buffer_size() > 0
+
     # -- the event loop's calls -------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

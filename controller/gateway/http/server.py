@@ -4,12 +4,15 @@ import asyncio
 import errno
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from socket import socket
 
 from hmas.controller.gateway.http.connection import ClientConnection, Handler, ServerState
 from hmas.controller.runtime.ports import BACKLOG
 
 ROUND_S = 1.0
+LOOK_S = 0.02
+"""Between two looks at what clients have not taken yet, while the server ends."""
 
 
 class HttpServer:
@@ -81,16 +84,29 @@ class HttpServer:
         for server in self._servers:
             server.close()
 
+    async def finish(self) -> None:
+        """Returns when what is served now is answered, and its clients have taken the answers.
+
+        A client that takes nothing for long loses its connection, as at any other time.
+        """
+        busy = [one for one in self._state.connections if one.task is not None or one.unsent]
+        tasks = [task for one in busy if (task := one.task) is not None]
+        if tasks:
+            await asyncio.wait(tasks)
+        while any(one.unsent for one in busy):
+            await asyncio.sleep(LOOK_S)
+
     async def close(self, grace_s: float = 1.0) -> None:
-        """Ends all connections; running handlers get `grace_s`."""
+        """Ends all connections; running handlers, and clients that still take their answers, get `grace_s`."""
         self.stop_listening()
         state = self._state
         state.closing = True
         for connection in list(state.connections):
             connection.retire()
         tasks = [task for connection in state.connections if (task := connection.task) is not None]
-        if tasks:
-            await asyncio.wait(tasks, timeout=grace_s)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await self.finish()
         for connection in list(state.connections):
             if connection.transport is not None:
                 connection.transport.abort()

@@ -107,6 +107,10 @@ class Fleet:
         if all(instance.draining for instance in servers):
             names = ", ".join(instance.name for instance in servers)
             raise ApiError(503, "engines_draining", f"every engine that serves this model is being drained: {names}", retry_after_s=30)
+        if all(instance.draining or instance.down_for_s(now_s) > ACCEPT_GRACE_S for instance in servers):
+            names = ", ".join(f"{instance.name} ({'drained' if instance.draining else _detail(instance)})" for instance in servers)
+            text = f"no engine that serves this model takes requests: {without_addresses(names)}"
+            raise ApiError(503, "no_healthy_engine", text, retry_after_s=5)
 
     def _servers(self, model: str) -> list[Instance]:
         """The instances that serve a model. One that has never answered counts only where none has: nothing is known of it."""

@@ -15,7 +15,7 @@ from hmas.controller.gateway.requests.relay import LACKS_API, Answer, EngineFaul
 from hmas.controller.gateway.requests.request_headers import answer_id, clamp_priority, forwarded, read_claims, require_json
 from hmas.controller.observability.observer import Observers
 from hmas.engines.base import EngineResponse
-from hmas.engines.errors import EngineError, EngineSilent, EngineUnavailable, StaleConnection
+from hmas.engines.errors import AnswerTooLarge, EngineError, EngineSilent, EngineUnavailable, StaleConnection
 
 MAX_PASSING = 1024
 BYTES_PER_TOKEN = 4
@@ -94,6 +94,7 @@ class PassThrough:
     async def _send_to_any(self, model: str, path: str, body: bytes, headers: dict[str, str], out: Responder) -> tuple[Instance, Answer]:
         tried: set[str] = set()
         failure: EngineError | None = None
+        failed: tuple[Instance, Answer] | None = None
         refusals: list[Refused] = []
         for _ in range(2):
             candidates = self._fleet.candidates(model, tried)
@@ -110,8 +111,11 @@ class PassThrough:
             sent_s = self._fleet.now_s()
             try:
                 answer = await self._send(instance, path, body, headers, out)
+            except AnswerTooLarge as error:
+                # Not the engine's fault, and no other one can answer in less.
+                raise ApiError(502, "answer_too_large", without_addresses(f"engine {instance.name}: {error}")) from None
             except EngineError as error:
-                failure = error
+                failure, failed = error, None
                 self._fleet.request_failed(instance.name, sent_s, str(error), body)
                 if isinstance(error, EngineUnavailable) and not isinstance(error, EngineSilent | StaleConnection):
                     self._fleet.mark_down(instance.name, str(error))
@@ -121,10 +125,13 @@ class PassThrough:
                 continue
             if answer.status >= 500:
                 self._fleet.request_failed(instance.name, sent_s, f"status {answer.status}", body)
-            else:
-                self._fleet.request_succeeded(instance.name, sent_s)
-                self._accuse(refusals, body)
+                failed = instance, answer
+                continue
+            self._fleet.request_succeeded(instance.name, sent_s)
+            self._accuse(refusals, body)
             return instance, answer
+        if failed is not None:
+            return failed
         if refusals and all(answer.status == refusals[0][1].status for _, answer, _ in refusals):
             return refusals[-1][:2]
         if failure is None and not refusals:
@@ -145,7 +152,7 @@ class PassThrough:
         try:
             response = await self._begun(instance, path, body, headers, request_id)
             try:
-                await relay(response, out, answer, api=api_of(path), head=dict, progress=lambda _: None)
+                await relay(response, out, answer, api=api_of(path), head=dict, progress=lambda _: None, binary=True)
             finally:
                 await response.close()
         except EngineFault as fault:

@@ -22,6 +22,9 @@ from hmas.controller.core.errors import BodyError
 from hmas.controller.core.request_body import Call, read_call, read_model, read_priority
 from hmas.controller.gateway.errors import ApiError
 
+MAX_DEPTH = 254
+"""Levels of objects and arrays that orjson writes; it reads 1,024."""
+
 
 class BodyParser:
     """Parses bodies without holding the event loop for long.
@@ -120,7 +123,18 @@ def _loads(body: bytes) -> dict[str, Any]:
         raise ApiError(400, "invalid_json", f"the request body is not valid JSON: {error}") from None
     if not isinstance(document, dict):
         raise ApiError(400, "invalid_json", f"the request body is a JSON {_kind(document)}; it must be an object")
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
+        _check_depth(document)
     return document
+
+
+def _check_depth(document: dict[str, Any]) -> None:
+    """Refuses a document that can be read and not be written: a model or a priority may have to be written into it."""
+    try:
+        orjson.dumps(document)
+    except orjson.JSONEncodeError:
+        text = f"the request body has values inside values on more than {MAX_DEPTH} levels; allowed: {MAX_DEPTH}"
+        raise ApiError(400, "invalid_body", text) from None
 
 
 def _only(document: dict[str, Any], only_model: Callable[[], str]) -> str:

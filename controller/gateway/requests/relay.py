@@ -9,11 +9,14 @@ from hmas.controller.gateway.requests.engine_errors import REFUSALS, Complaint, 
 from hmas.controller.gateway.requests.event_relay import JSON, LACKS_API, SSE, Answer, EngineFault, EngineRefused, EventRelay
 from hmas.controller.gateway.requests.sse import excerpt, usage_figures
 from hmas.engines.base import EngineResponse
-from hmas.engines.errors import EngineProtocolError, EngineUnavailable
+from hmas.engines.errors import AnswerTooLarge, EngineProtocolError, EngineUnavailable
 
 __all__ = ["LACKS_API", "STREAM_HEADERS", "Answer", "EngineFault", "relay"]
 
 MAX_ANSWER_BYTES = 64 << 20
+BYTES = "application/octet-stream"
+METADATA = "metadata"
+"""Header in which vLLM describes an answer of bytes."""
 PLAIN_REFUSALS = frozenset({400, 413, 422})
 """Statuses that blame the request even without JSON, such as those of a web server between gateway and engine that finds a body too large.
 Others without JSON (a 404 page, say) mean that the answer does not come from an engine."""
@@ -28,6 +31,7 @@ async def relay(
     api: Api,
     head: Callable[[], Mapping[str, str]],
     progress: Callable[[int], None],
+    binary: bool = False,
 ) -> None:
     """Passes a stream on as it arrives, or collects a whole answer in `answer.body` for the caller to send.
 
@@ -38,6 +42,7 @@ async def relay(
         api: The API of the request: how its events and errors are read and written.
         head: Creates the response headers; called when the first whole event has arrived.
         progress: Called with the output tokens so far, whenever more have come.
+        binary: Whether a whole answer of bytes without JSON is one, too: vLLM sends embeddings in that form on request.
 
     Raises:
         EngineError: The engine broke off, failed, or sent no valid answer; `answer.started` shows whether the client has received anything.
@@ -53,6 +58,7 @@ async def relay(
             await _relay_events(events, response)
         except EngineRefused as refused:
             answer.streamed = False
+            answer.in_engine_s = response.took_s()
             _refuse(answer, refused.complaint, api)
         finally:
             answer.events = events.events
@@ -68,6 +74,11 @@ async def relay(
     refusal = _refusal(response.status, kind, document, body, api)
     if refusal is not None:
         _refuse(answer, refusal, api)
+        return
+    if document is None and binary and response.status == 200 and kind == BYTES:
+        answer.content_type, answer.body = content_type, body
+        if METADATA in response.headers:
+            answer.headers = {METADATA: response.headers[METADATA]}
         return
     if document is None:
         raise EngineProtocolError(
@@ -169,7 +180,7 @@ async def _read_whole(response: EngineResponse) -> bytes:
         parts.append(chunk)
         size += len(chunk)
         if size > MAX_ANSWER_BYTES:
-            raise EngineProtocolError(f"the engine's answer is larger than {MAX_ANSWER_BYTES} bytes")
+            raise AnswerTooLarge(f"the engine's answer is larger than {MAX_ANSWER_BYTES} bytes")
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 

@@ -79,7 +79,7 @@ class EventScanner:
     @property
     def complete(self) -> bool:
         """Whether the stream may end here: `[DONE]` has been seen, or every choice has given its finish reason."""
-        return self.done or (self.finished and not self._held)
+        return self.done or (self.finished and not self._held.strip(b"\r\n"))
 
     def feed(self, chunk: bytes) -> bytes:
         """Takes a chunk; returns the bytes that may be passed on, empty while an event is incomplete.
@@ -105,6 +105,10 @@ class EventScanner:
         """Counts the tokens of whole events."""
         gap, start, in_one = self._gap, 0, True
         while start < len(block):
+            if block[start] in b"\r\n":
+                # A further empty line between two events means nothing.
+                start += 1
+                continue
             if in_one and self._before:
                 # Once per block, so that no block is scanned more than twice.
                 block, start, in_one = self._count_run(block[start:]), 0, False
@@ -150,7 +154,7 @@ class EventScanner:
         self._held = chunk[cut:]
         if len(self._held) > MAX_EVENT_BYTES:
             raise EngineProtocolError(f"the engine sent an event of more than {MAX_EVENT_BYTES} bytes without an end")
-        if cut == 0 and not _may_begin_event(self._held):
+        if cut == 0 and not _may_begin_event(self._held.lstrip(b"\r\n")):
             raise EngineProtocolError(f"the engine sent something that is no event stream: {excerpt(self._held)}")
         return chunk[:cut]
 
