@@ -93,7 +93,7 @@ class HttpServer:
         tasks = [task for one in busy if (task := one.task) is not None]
         if tasks:
             await asyncio.wait(tasks)
-        while any(one.unsent for one in busy):
+        while any(one.unsent for one in busy):  # noqa: ASYNC110 - no transport tells when its buffer is empty
             await asyncio.sleep(LOOK_S)
 
     async def close(self, grace_s: float = 1.0) -> None:

@@ -111,9 +111,6 @@ class PassThrough:
             sent_s = self._fleet.now_s()
             try:
                 answer = await self._send(instance, path, body, headers, out)
-            except AnswerTooLarge as error:
-                # Not the engine's fault, and no other one can answer in less.
-                raise ApiError(502, "answer_too_large", without_addresses(f"engine {instance.name}: {error}")) from None
             except EngineError as error:
                 failure, failed = error, None
                 self._fleet.request_failed(instance.name, sent_s, str(error), body)
@@ -162,6 +159,9 @@ class PassThrough:
             answer.headers = fault.headers
             text = without_addresses(f"engine {instance.name}: {fault}")
             answer.body = fault.body or api_of(path).error_body(ApiError(fault.status, "engine_refused", text))
+        except AnswerTooLarge as error:
+            # Not the engine's fault, and no other one can answer in less.
+            raise ApiError(502, "answer_too_large", without_addresses(f"engine {instance.name}: {error}")) from None
         except asyncio.CancelledError:
             with suppress(EngineError):
                 await instance.engine.abort(request_id)
