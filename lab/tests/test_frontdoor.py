@@ -210,6 +210,12 @@ def test_past_capacity_the_load_is_judged_as_a_whole():
     assert found["load 1.3: goodput at least 1.35 of pass-through"].worst == "all requests: 30 beside 20"
 
 
+def test_a_load_that_pass_through_bears_tells_nothing():
+    arms = {PASS: results([True] * 30 + [False] * 10), PRODUCT: results([True] * 38 + [False] * 2)}
+    found = next(one for one in outcomes({1.3: arms}) if "1.35" in one.goal)
+    assert (found.verdict, found.worst) == ("open", "all requests: 38 beside 30; all 40 that were sent would be 1.33 times")
+
+
 def test_the_short_form_fails_where_a_group_loses_far_below_capacity():
     assert quick_failures(by_load(results([True] * 40))) == []
     assert quick_failures(by_load(results([True] * 39 + [False]))) == [], "one request is no share"

@@ -10,7 +10,7 @@ from hmas_lab.frontdoor.cells import Ratio, cell_of, cell_words, figures, first_
 from hmas_lab.frontdoor.settings import GOALS, OVER_PLAIN, PASS, PLAIN, PRODUCT, QUICK_LEAST, QUICK_SPARED
 
 Verdict = Literal["pass", "fail", "open"]
-"""`open`: below the bound by less than the uncertainty of so few requests."""
+"""`open`: below the bound by less than the uncertainty of so few requests, or where all of them together would not reach it."""
 ByLoad = Mapping[float, Mapping[str, Sequence[Result]]]
 """Results of all repetitions by load and arm; at the same place the same request."""
 
@@ -113,10 +113,13 @@ def _ratios(text: str, arms: Mapping[str, Sequence[Result]], other: str, least: 
 
 
 def _overall(text: str, arms: Mapping[str, Sequence[Result]], least: float) -> Outcome:
-    found = ratio(arms[PRODUCT], arms[PASS])
-    verdict = judged(found, least)
+    found, sent = ratio(arms[PRODUCT], arms[PASS]), len(arms[PRODUCT])
+    verdict, words = judged(found, least), f"all requests: {found.good} beside {found.base}"
+    if sent < least * found.base:
+        # The load was too light to tell: pass-through serves so many that no arm could reach the bound.
+        verdict, words = "open", f"{words}; all {sent} that were sent would be {sent / found.base:.2f} times"
     counts = {"passed": int(verdict == "pass"), "failed": int(verdict == "fail"), "open": int(verdict == "open")}
-    return Outcome(goal=text, **counts, worst=f"all requests: {found.good} beside {found.base}")
+    return Outcome(goal=text, **counts, worst=words)
 
 
 def _first_tokens(text: str, arms: Mapping[str, Sequence[Result]], most_ms: float) -> Outcome:
