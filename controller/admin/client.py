@@ -43,13 +43,17 @@ class AdminClient:
         Raises:
             AdminError: `url` is not an http address.
         """
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as error:
+            raise AdminError(f"admin address {url!r}: {error}; allowed: http://HOST:PORT with a port from 0 to 65535") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise AdminError(f"admin address {url!r}; allowed: http://HOST:PORT")
         self.url = url.rstrip("/")
         self._https = parts.scheme == "https"
         self.host = parts.hostname
-        self._port = parts.port or (443 if self._https else 80)
+        self._port = port or (443 if self._https else 80)
         self._token = token
         self.token_file = token_file
         self._timeout_s = timeout_s

@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from socket import socket
 from typing import Any
@@ -13,7 +14,7 @@ from aiohttp import web
 
 from hmas.controller.admin.changes import BadRequest, Changes, error_document, json_object, override_refused
 from hmas.controller.admin.operations import Operations
-from hmas.controller.config.override_format import document_of
+from hmas.controller.config.override_format import document_of, valid_id
 from hmas.controller.core.allowed_sites import AllowedSites
 from hmas.controller.core.errors import AdminError, OverrideError
 from hmas.controller.runtime.clock import Clock
@@ -212,9 +213,15 @@ class AdminServer:
         return _json({"valid": True, "id": override.id, "document": document_of(override)})
 
     async def _clear_overrides(self, _: web.Request) -> web.Response:
-        removed = [item["id"] for item in self._operations.overrides()["overrides"]]
-        for override_id in removed:
-            await self._operations.remove_override(override_id)
+        removed, failures = [], []
+        for override_id in _clearable(self._operations.overrides()):
+            try:
+                if await self._operations.remove_override(override_id):
+                    removed.append(override_id)
+            except OverrideError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
         return _json({"removed": removed, **self._operations.overrides()})
 
     async def _remove_override(self, request: web.Request) -> web.Response:
@@ -267,6 +274,17 @@ class AdminServer:
         if not isinstance(override_id, str):
             raise BadRequest(f"id is {override_id!r}; allowed: a text", path="$.id")
         return override_id, document
+
+
+def _clearable(document: dict[str, Any]) -> list[str]:
+    """The ids of all overrides. A refused file is among them: it would come into force later, when what it names is there."""
+    ids = [item["id"] for item in document["overrides"]]
+    for item in document["refused"]:
+        name = item["file"].removesuffix(".json")
+        if name not in ids:
+            with suppress(OverrideError):
+                ids.append(valid_id(name))
+    return ids
 
 
 def _require_json(request: web.Request) -> None:

@@ -175,10 +175,18 @@ def _fits(value: Any, kind: types.Type) -> bool:
         case types.IntType():
             return isinstance(value, int) and not isinstance(value, bool) and _in_range(value, kind)
         case types.FloatType():
-            return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and _in_range(value, kind)
+            return isinstance(value, int | float) and not isinstance(value, bool) and _is_finite(value) and _in_range(value, kind)
         case types.StrType():
             return isinstance(value, str) and _text_fits(value, kind)
     raise TypeError(f"no check for {kind!r}")
+
+
+def _is_finite(value: float) -> bool:
+    """Whether a number is one that a float can hold: an integer may be larger than every float."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def _in_range(value: float, kind: types.IntType | types.FloatType) -> bool:

@@ -249,10 +249,24 @@ def _bus(config: Config) -> Iterator[Problem]:
     url = config.bus.url
     if url and not url.startswith(BUS_SCHEMES):
         yield Problem(("bus", "url"), f"got scheme {url.split(':', 1)[0]!r}; allowed: {', '.join(BUS_SCHEMES)} or empty")
+    elif not _is_whole(url):
+        allowed = "a port from 0 to 65535 or none, and in a password %2F for /, %23 for #, %3F for ? and %5B for ["
+        text = f"got an address whose host and port cannot be read (not shown, as it may hold a password); allowed: {allowed}"
+        yield Problem(("bus", "url"), text)
     if url.startswith("unix://"):
         length = len(url.removeprefix("unix://").split("?", 1)[0].encode())
         if length > UNIX_PATH_LIMIT:
             yield Problem(("bus", "url"), f"the socket's path has {length} bytes; allowed: {UNIX_PATH_LIMIT} at most")
+
+
+def _is_whole(url: str) -> bool:
+    """Whether host and port of a bus server can be read. A / # ? or [ in a password ends them too early, which leaves its @ behind them."""
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018 - reading it checks it
+    except ValueError:
+        return False
+    return parts.scheme == "unix" or "@" not in parts.path + parts.fragment
 
 
 def _agents(config: Config) -> Iterator[Problem]:

@@ -67,16 +67,15 @@ class CompletionRecorder(Observer):
 
     def classes(self) -> dict[str, Any]:
         """Goodput of the last minute by task type, in one pass."""
-        now_s = self._clock.now_s()
+        window_s = _window_s(self._recent, self._clock.now_s())
         classes: dict[str, dict[str, Any]] = {}
         for item in self._recent:
-            if item.sent_s >= now_s - RECENT_S:
-                one = classes.setdefault(item.task_type.value, {"ended": 0, "slo_met": 0})
-                one["ended"] += 1
-                one["slo_met"] += item.slo_met
+            one = classes.setdefault(item.task_type.value, {"ended": 0, "slo_met": 0})
+            one["ended"] += 1
+            one["slo_met"] += item.slo_met
         for one in classes.values():
             one["goodput_rate"] = one["slo_met"] / one["ended"]
-        return {"window_s": RECENT_S, "classes": classes}
+        return {"window_s": window_s, "classes": classes}
 
     def tenants(self) -> dict[str, Recent]:
         """The same by tenant, of those with a request that ended in the last minute."""

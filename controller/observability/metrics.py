@@ -296,6 +296,9 @@ class Metrics(Observer):
             self.up.labels(view.name).set(1 if engine is not None and engine.healthy else 0)
             if engine is not None and engine.kv_usage is not None:
                 self.kv_usage.labels(view.name).set(engine.kv_usage)
+            else:
+                with suppress(KeyError):
+                    self.kv_usage.remove(view.name)
         self.bus_up.set(1 if bus_connected else 0)
         self.bus_dropped.set(bus_dropped)
         return generate_latest(self.registry), CONTENT_TYPE_LATEST

@@ -8,6 +8,7 @@ import click
 import uvloop
 
 from hmas.cli.output import example, hint, json_option, say, say_json, table
+from hmas.controller.core.errors import ConfigError
 from hmas.engines.sim.profile import Profile
 from hmas.profiling.coefficients import Fit, fit_coefficients
 from hmas.profiling.design import Bounds, plan
@@ -101,13 +102,19 @@ def profile(
     path = out or Path(f"{slug(model_name(target), stated.gpu)}.json")
     made = profile_of(path.stem, target=target, stated=stated, limits=limits, findings=findings, fit=fit)
     document = document_of(made)
-    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    # The result is printed first, so that a file that cannot be written costs no measurement.
     if as_json:
         say_json(
             {"profile": document, "fit": {one.quantity: {"count": one.count, "median": one.median, "p90": one.p90} for one in fit.misfits}}
         )
     else:
         say(_report(target, limits, findings, fit, made))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        text = f"--out is {str(path)!r}, which cannot be written: {error.strerror}"
+        raise ConfigError(f"{text}; choose another --out, a file in a folder that this user may write to") from error
     hint(f"written to {path}")
 
 

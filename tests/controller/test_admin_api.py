@@ -94,6 +94,27 @@ async def test_overrides_from_end_to_end(tmp_path: Path):
             await call(client.remove_override, "night")
 
 
+async def test_clearing_everything_takes_refused_files_with_it(tmp_path: Path):
+    ghost = orjson.dumps({"version": 1, "author": "a", "reason": "r", "expires": None, "engines": {"ghost": {"drain": True}}})
+    async with running(tmp_path) as rig:
+        await call(rig.operator.put_override, "night", NIGHT)
+        for name in ("ghost.json", "bad name.json"):
+            (rig.overrides / name).write_bytes(ghost)
+        await rig.gateway.watch.scan()
+        assert set(rig.gateway.watch.errors) == {"ghost.json", "bad name.json"}
+        cleared = await call(rig.operator.clear_overrides)
+        assert cleared["removed"] == ["night", "ghost"]
+        assert [item["file"] for item in cleared["refused"]] == ["bad name.json"], "which no id names, and which can never come into force"
+        assert [file.name for file in rig.overrides.iterdir()] == ["bad name.json"]
+
+        (rig.overrides / "folder.json").mkdir()
+        (rig.overrides / "ghost.json").write_bytes(ghost)
+        await rig.gateway.watch.scan()
+        with pytest.raises(AdminError, match=r"cannot remove .*folder\.json: Is a directory"):
+            await call(rig.operator.clear_overrides)
+        assert not (rig.overrides / "ghost.json").exists(), "one that cannot be removed holds up no other"
+
+
 @pytest.mark.parametrize(
     ("method", "path", "document", "status", "where", "says"),
     [
@@ -184,7 +205,7 @@ async def test_something_else_on_that_port(tmp_path: Path):
             await call(AdminClient(rig.url).status)
 
 
-@pytest.mark.parametrize("url", ["", "localhost:8081", "ftp://x", "http://"])
+@pytest.mark.parametrize("url", ["", "localhost:8081", "ftp://x", "http://", "http://h:80811", "http://h:808l", "http://[::1"])
 def test_an_address_that_is_none(url: str):
     with pytest.raises(AdminError, match="allowed"):
         AdminClient(url)

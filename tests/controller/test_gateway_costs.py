@@ -11,6 +11,7 @@ from hmas.cli.engines import engine_table
 from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.config.loader import ConfigMistakes, load_config
 from hmas.controller.config.schema import EngineConfig
+from hmas.controller.core.types import TaskType
 from hmas.controller.observability import completions
 from hmas.controller.observability.completions import RECENT_KEPT, CompletionRecorder
 
@@ -68,7 +69,22 @@ def test_good_requests_per_second_are_those_of_the_last_minute_and_sort_nothing(
     assert recorder.good_rps() == {"busy": RECENT_KEPT / 4.0}, "of a shorter time, where more end in a minute than are kept"
 
 
-@pytest.mark.parametrize("cost", [-1.0, 2e6])
+def test_the_goodput_of_task_types_names_the_time_that_it_is_of():
+    clock = Stopped()
+    bus = MemoryBus()
+    bus.silent = True
+    recorder = CompletionRecorder(bus, clock, str)
+    for sent_s, slo_met in ((39.0, True), (99.0, True), (99.0, False)):
+        recorder.ended(completed(sent_s=sent_s, task_type=TaskType.QA, slo_met=slo_met))
+    assert recorder.classes() == {"window_s": 60.0, "classes": {"QA": {"ended": 2, "slo_met": 1, "goodput_rate": 0.5}}}
+    for _ in range(RECENT_KEPT):
+        recorder.ended(completed(sent_s=99.0, task_type=TaskType.QA))
+    clock.time_s = 103.0
+    found = recorder.classes()
+    assert (found["window_s"], found["classes"]["QA"]["ended"]) == (4.0, RECENT_KEPT)
+
+
+@pytest.mark.parametrize("cost", [-1.0, 2e6, 10**400], ids=["negative", "large", "larger than every float"])
 def test_a_cost_out_of_range_is_refused(tmp_path: Path, cost: float):
     file = tmp_path / "hmas.yaml"
     file.write_text(f"engines:\n  - name: a\n    url: http://127.0.0.1:1\n    cost_per_hour: {cost}\n")

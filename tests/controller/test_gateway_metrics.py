@@ -3,11 +3,12 @@
 import platform
 from typing import Any
 
-from message_kit import system_snapshot
+from message_kit import instance_view, system_snapshot
 
 from hmas.controller.core.messages import Completion, SystemSnapshot
 from hmas.controller.core.types import OutcomeKind
 from hmas.controller.observability.metrics import MAX_TENANT_LABELS, OTHER, Metrics, package_version
+from hmas.engines.base import EngineSnapshot
 
 
 def completion(tenant: str = "t", outcome: OutcomeKind = OutcomeKind.COMPLETED, **fields: object) -> Completion:
@@ -78,3 +79,18 @@ def test_the_build_and_the_process_are_described():
     for name in ("resident_memory_bytes", "cpu_seconds_total", "open_fds", "max_fds", "start_time_seconds"):
         (value,) = [float(line.split()[1]) for line in text.splitlines() if line.startswith(f"process_{name} ")]
         assert value > 0
+
+
+def test_an_engine_that_is_down_shows_no_old_share_of_its_cache():
+    metrics = Metrics()
+
+    def shown(engine: EngineSnapshot) -> list[str]:
+        found = system_snapshot(instance_view("a", engine=engine))
+        text = metrics.exposition(found, passing={}, held_s={}, bus_connected=True, bus_dropped=0)[0].decode()
+        return [line for line in text.splitlines() if line.startswith(("hmas_kv_usage_ratio{", "hmas_engine_up{"))]
+
+    up = EngineSnapshot(engine="a", taken_s=1.0, healthy=True, kv_usage=0.5)
+    down = EngineSnapshot(engine="a", taken_s=2.0, healthy=False)
+    assert shown(down) == ['hmas_engine_up{instance="a"} 0.0']
+    assert shown(up) == ['hmas_engine_up{instance="a"} 1.0', 'hmas_kv_usage_ratio{instance="a"} 0.5']
+    assert shown(down) == ['hmas_engine_up{instance="a"} 0.0']

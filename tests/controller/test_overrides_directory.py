@@ -260,3 +260,14 @@ def test_half_a_surrogate_pair_is_refused(watched):
     assert error.message.encode()
     with pytest.raises(OverrideError, match="unpaired surrogate"):
         watched.write(Override(id="c", author="a", reason="\ud83d", expires_s=None, policy="edf"))
+
+
+def test_a_number_larger_than_every_float_is_refused_and_stops_no_other(watched):
+    text = json.dumps({"version": 1, "author": "a", "reason": "r", "expires": None, "tenants": {"t": {"weight": 10**400}}})
+    put(watched, "a.json", text)
+    put(watched, "b.json", document())
+    result = watched.scan(NOW_S)
+    assert policies(result) == {"b": "edf"}
+    (error,) = result.errors
+    assert error.file == "a.json"
+    assert "$.tenants.t.weight: got 1000" in error.message

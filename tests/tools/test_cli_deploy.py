@@ -100,7 +100,10 @@ def test_what_the_containers_start_and_set_exists():
     for name, service in own.items():
         assert_parses(service["command"])
         assert set(service["environment"]) <= set(names()), name
-    assert {service["command"][-1] for service in own.values() if service["command"][:2] == ["run", "agent"]} == set(AGENTS)
+    agents = [service for service in own.values() if service["command"][:2] == ["run", "agent"]]
+    assert {service["command"][-1] for service in agents} == set(AGENTS)
+    (state,) = [volume for volume in own["gateway"]["volumes"] if volume.endswith(":/var/lib/hmas")]
+    assert all(state in service.get("volumes", []) for service in agents), "agents load the models that `hmas models use` has chosen there"
     grace_s = int(own["gateway"]["stop_grace_period"].removesuffix("s"))
     assert grace_s > Config().gateway.drain_s + 5
 
@@ -108,7 +111,10 @@ def test_what_the_containers_start_and_set_exists():
 def test_the_image_copies_what_is_there():
     text = (ROOT / "deploy" / "docker" / "Dockerfile").read_text()
     ignored = (ROOT / "deploy" / "docker" / "Dockerfile.dockerignore").read_text().splitlines()
-    for line in re.findall(r"^COPY (?!--)(.*)$", text, re.MULTILINE):
-        for source in line.split()[:-1]:
-            assert (ROOT / source).exists(), source
-            assert f"!{source}" in ignored, f"the build would not see {source}"
+    sources = [source for line in re.findall(r"^COPY (?!--)(.*)$", text, re.MULTILINE) for source in line.split()[:-1]]
+    for source in sources:
+        assert (ROOT / source).exists(), source
+        assert f"!{source}" in ignored, f"the build would not see {source}"
+    links = {str(path.resolve().relative_to(ROOT.resolve())) for path in (ROOT / "hmas").iterdir() if path.is_symlink()}
+    assert links
+    assert links <= set(sources), "what a link of hmas/ leads to is a part of the package"

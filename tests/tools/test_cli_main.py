@@ -11,8 +11,10 @@ import pytest
 import yaml
 from typing_kit import known
 
+from hmas.cli import doctor
 from hmas.cli.main import COMMANDS, main
 from hmas.controller.config.loader import load_config
+from hmas.controller.config.schema import Config
 
 ROOT = Path(__file__).parents[2]
 OVERRIDE = {"version": 1, "author": "a", "reason": "r", "expires": None, "policy": {"name": "edf"}}
@@ -118,6 +120,9 @@ def test_the_address_comes_from_the_option_the_variable_or_the_configuration(cap
     code, _, err = hmas(capsys, "status", "--admin", "not a url")
     assert code == 1
     assert "allowed: http://HOST:PORT" in err
+    code, _, err = hmas(capsys, "status", "--admin", "http://127.0.0.1:80811")
+    assert code == 1
+    assert "allowed: http://HOST:PORT with a port from 0 to 65535" in err
 
 
 @pytest.mark.parametrize(
@@ -259,3 +264,21 @@ def test_a_reader_that_leaves_early_is_no_error():
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, env=clean) as process:
         known(process.stdout).close()
         assert known(process.stderr).read() == b""
+
+
+def test_doctor_tells_of_a_folder_that_this_user_may_not_look_into(monkeypatch, tmp_path):
+    real = os.stat
+
+    def stat(path, **options):
+        if not isinstance(path, int) and tmp_path in Path(path).parents:
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, **options)
+
+    # Both as for another user than root, whom nothing stops.
+    monkeypatch.setattr(os, "stat", stat)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    config = Config(state_dir=str(tmp_path / "state"))
+    (found,) = doctor.check_state_dir(config)
+    assert (found.state, found.found) == ("FAIL", f"{tmp_path / 'state'} cannot be written")
+    (found,) = doctor.check_bus(config)
+    assert found.name == "bus"

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 from aiohttp import web
+from test_fitting import DECODES, PREFILLS
 from typing_kit import known
 
 from hmas.cli.main import main
@@ -21,8 +22,8 @@ from hmas.engines.sim.server import create_app, start
 from hmas.engines.sim.streams import parse_fault
 from hmas.profiling.coefficients import fit_coefficients
 from hmas.profiling.design import Batch, Bounds, plan
-from hmas.profiling.probe import probe
-from hmas.profiling.target import ProbeError, look_at
+from hmas.profiling.probe import Findings, probe
+from hmas.profiling.target import ProbeError, Target, look_at
 
 KNOWN = Profile(
     name="known",
@@ -213,3 +214,24 @@ def test_the_command_says_what_is_wrong(capsys):
     assert "nothing answers" in capsys.readouterr().err
     assert main(["profile", "http://x", "--concurrency", "4"]) == 2
     assert "two or more numbers" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_costs_no_measurement(tmp_path, capsys, monkeypatch):
+    async def look(url, **_):
+        return Target(url=url, model="tiny", max_model_len=4096, kv_tokens=9000)
+
+    async def measure(*_, **__):
+        return Findings(prefills=PREFILLS, decodes=DECODES, tokens=5, elapsed_s=2.0)
+
+    monkeypatch.setattr("hmas.cli.profile.look_at", look)
+    monkeypatch.setattr("hmas.cli.profile.probe", measure)
+    out = tmp_path / "missing" / "x.json"
+    assert main(["profile", "http://e", "--out", str(out)]) == 0
+    assert load_profile(str(out)).name == "x"
+    capsys.readouterr()
+
+    assert main(["profile", "http://e", "--json", "--out", str(out / "below" / "y.json")]) == 2
+    printed, err = capsys.readouterr()
+    assert json.loads(printed)["profile"]["name"] == "y"
+    assert "y.json', which cannot be written: " in err
+    assert "choose another --out" in err
