@@ -56,6 +56,21 @@ async def test_malformed_bodies_get_400(tmp_path: Path):
         assert rig.sims[0].bodies == []
 
 
+async def test_a_body_that_is_too_deep_to_be_written_is_refused_where_it_has_to_be(tmp_path: Path):
+    body = b'{%b"messages":[{"role":"user","content":"hi"}],"sim":{"output_tokens":2},"metadata":%b}'
+    deep, flat = b"[" * 300 + b"]" * 300, b"[" + b"[]," * 300 + b"[]]"
+    async with running(tmp_path) as rig:
+        refused = await rig.post(body % (b"", deep))
+        passed = await rig.post(body % (b"", flat))
+        await rig.post(body % (b'"model":"tiny",', deep))
+        assert len(rig.sims[0].bodies) == 2
+        assert rig.sims[0].bodies[1] == body % (b'"model":"tiny",', deep), "it is sent as it came"
+        assert rig.balanced()
+    assert (refused.status, refused.error["code"]) == (400, "invalid_body")
+    assert "too deeply for model to be written into it; allowed: at most 254 levels" in refused.error["message"]
+    assert passed.status == 200
+
+
 @pytest.mark.parametrize("name", ["x-slo-ttft-ms", "x-slo-tpot-ms", "x-llm-d-slo-ttft-ms", "x-llm-d-slo-tpot-ms"])
 async def test_bad_slo_headers_get_400(tmp_path: Path, name: str):
     async with running(tmp_path) as rig:

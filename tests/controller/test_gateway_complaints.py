@@ -1,10 +1,13 @@
 """A client's mistake is not the engine's: an error event of 4xx keeps its code and words, is tried once, and opens no circuit."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
+import bad_engines
 import orjson
 import pytest
+from aiohttp import web
 from gateway_kit import MODEL, Answer, chat
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,6 +85,24 @@ async def test_an_error_event_before_the_first_token_becomes_the_answer(tmp_path
     assert (kind, status) == (OutcomeKind.REJECTED, 400)
     assert len(asked) == 1, "it was tried once"
     assert 'hmas_engine_errors_total{instance="e-' not in metrics
+
+
+class SlowToRefuse(bad_engines.BadEngine):
+    """Takes a while over a streamed request before it refuses it in the first event."""
+
+    async def _answer(self, request: web.Request, document: dict[str, Any]) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        await asyncio.sleep(0.15)
+        await response.write(events({"error": BIAS}))
+        return response
+
+
+async def test_the_time_that_an_engine_takes_to_refuse_in_a_stream_is_not_the_gateways(tmp_path: Path):
+    async with bad_engines.before(tmp_path, SlowToRefuse()) as rig:
+        answer = await rig.post(chat())
+    assert (answer.status, answer.error) == (400, BIAS)
+    assert float(answer.headers["x-hmas-overhead-ms"]) < 100.0
 
 
 async def test_a_plain_answer_of_200_with_an_error_is_the_error(tmp_path: Path):

@@ -1,5 +1,6 @@
 """A model whose engines are gone is answered for by the models that the configuration names, and by no others."""
 
+import asyncio
 from pathlib import Path
 
 import msgspec
@@ -77,6 +78,21 @@ async def test_without_a_rule_or_an_engine_the_request_is_refused_for_the_model_
         answer = await rig.post({"model": BIG, "input": "words"}, path="/v1/embeddings")
         assert answer.status == 503
         await eventually(rig.balanced)
+
+
+async def test_a_model_with_one_engine_drained_and_the_other_down_is_one_that_no_engine_serves(tmp_path: Path):
+    sims = [await start_sim("gpu-1", model=BIG), await start_sim("gpu-2", model=BIG), await start_sim("gpu-3", model=SMALL)]
+    async with running(tmp_path, sims=sims) as rig:
+        await rig.admin("POST", "/admin/engines/gpu-1/drain")
+        await down(rig, "gpu-2")
+        refused = await asyncio.wait_for(rig.post(chat(model=BIG)), 2)
+        rules(rig, big=[SMALL])
+        served = await asyncio.wait_for(rig.post(chat(model=BIG)), 2)
+        assert rig.balanced()
+    assert (refused.status, refused.error["code"]) == (503, "no_healthy_engine")
+    assert "gpu-1 (drained), gpu-2 (" in refused.error["message"]
+    assert refused.headers["retry-after"]
+    assert (served.status, served.headers["x-hmas-served-model"]) == (200, SMALL)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from hmas_lab.virtual_loop import VirtualLoop, run_virtual
 from http_kit import HOST, Client, Serving, echo, serving
 
 from hmas.controller.gateway.http.connection import DRAIN_LOOK_S, DRAIN_S, WRITE_BUFFER_BYTES
+from hmas.controller.gateway.http.server import HttpServer
 from hmas.controller.gateway.http.transport import HttpRequest, Responder
 
 PIECE = b"x" * 65_536
@@ -176,3 +177,33 @@ async def test_a_stream_is_held_back_when_its_buffer_is_full():
 
     async with serving(streamer.handle) as http, http.client(limit=2048) as client:
         await scenario(client, http)
+
+
+@pytest.mark.parametrize("end", [HttpServer.finish, lambda server: server.close(5.0)], ids=["finish", "close"])
+async def test_an_answer_that_is_being_read_is_sent_to_its_end(end: Callable[[HttpServer], Coroutine[Any, Any, None]]):
+    async def handler(_: HttpRequest, out: Responder) -> None:
+        out.send(200, {}, b"x" * LARGE)
+
+    async with serving(handler) as http, http.client(limit=2048) as client:
+        client.send(ask(b"whole"))
+        assert (await client.answer(head_only=True)).headers["content-length"] == str(LARGE)
+        ending = asyncio.create_task(end(http.server))
+        await asyncio.sleep(0.05)
+        assert not ending.done(), "most of the answer still waits for the client"
+        assert await client.reader.readexactly(LARGE) == b"x" * LARGE
+        await asyncio.wait_for(ending, 2)
+
+
+def test_a_client_that_does_not_read_gets_no_longer_than_the_grace():
+    async def handler(_: HttpRequest, out: Responder) -> None:
+        out.send(200, {}, b"x" * LARGE)
+
+    async def scenario(loop: VirtualLoop, http: Serving) -> None:
+        async with http.client(limit=2048) as client:
+            client.send(ask(b"whole"))
+            await asyncio.sleep(1.0)
+            begun_s = loop.time()
+            await http.server.close(5.0)
+            assert 4.9 < loop.time() - begun_s < 6.0
+
+    in_virtual_time(scenario, handler)

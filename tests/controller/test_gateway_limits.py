@@ -7,10 +7,12 @@ import aiohttp
 import msgspec
 import orjson
 import pytest
-from gateway_kit import Answer, Rig, chat, eventually, gateway_config, most_held, running, start_sim
+from bad_engines import BadEngine, before
+from gateway_kit import MODEL, Answer, Rig, chat, eventually, gateway_config, most_held, running, start_sim
 
 from hmas.controller.config.schema import EngineConfig, SchedulerConfig
 from hmas.controller.core.types import OutcomeKind
+from hmas.controller.gateway.http.server import HttpServer
 
 ONE_AT_A_TIME = SchedulerConfig(policy="fcfs", n_run=1, tick_s=0.02, queue_limit=2)
 LONG = 3500
@@ -159,6 +161,49 @@ async def test_the_drain_lets_running_requests_end(tmp_path: Path):
     assert answer.events[-1] == "[DONE]"
     assert not any("error" in event for event in answer.events[:-1])
     assert [completion.outcome for completion in completions] == [OutcomeKind.COMPLETED]
+
+
+@pytest.fixture
+def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the drain is over, no handler gets any more time."""
+    close = HttpServer.close
+    monkeypatch.setattr(HttpServer, "close", lambda server: close(server, 0.01))
+
+
+@pytest.mark.usefixtures("no_grace")
+async def test_the_drain_lets_end_what_passes_through(tmp_path: Path):
+    engine = BadEngine()
+    engine.hung = True
+    async with before(tmp_path, engine) as rig:
+        asked = asyncio.create_task(rig.post({"model": MODEL, "input": "x"}, "/v1/embeddings"))
+        await eventually(lambda: engine.posts)
+        rig.stop.set()
+        await eventually(lambda: rig.gateway.draining)
+        done, _ = await asyncio.wait({asked, rig.serving}, timeout=0.1)
+        assert not done
+        engine.release()
+        answer = await asked
+        await asyncio.wait_for(rig.serving, 1)
+    assert answer.status == 200
+
+
+@pytest.mark.usefixtures("no_grace")
+async def test_the_drain_waits_for_a_body_that_is_on_its_way(tmp_path: Path):
+    body = orjson.dumps(chat(tokens=3, stream=False))
+    async with running(tmp_path) as rig:
+        host, port = rig.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: %d\r\n\r\n"
+        writer.write(head % len(body))
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        rig.stop.set()
+        await eventually(lambda: rig.gateway.draining)
+        done, _ = await asyncio.wait({rig.serving}, timeout=0.1)
+        assert not done
+        writer.write(body)
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        await asyncio.wait_for(rig.serving, 1)
+        writer.transport.abort()
 
 
 async def test_the_drain_cuts_off_what_takes_too_long(tmp_path: Path):

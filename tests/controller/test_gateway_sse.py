@@ -93,6 +93,20 @@ def test_tokens_are_counted_as_if_every_event_were_parsed(
     assert scanner.tokens == naive_count(documents)
 
 
+@pytest.mark.parametrize("texts", ["ab", "abcabc"])
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])
+def test_further_empty_lines_between_events_mean_nothing(line_end: bytes, texts: str):
+    data = b"".join(event(delta(text)) + b"\n" for text in texts).replace(b"\n", line_end)
+    for cut in range(1, len(data)):
+        scanner = EventScanner()
+        out = scanner.feed(data[:cut]) + scanner.feed(data[cut:])
+        assert out in (data, data.removesuffix(line_end)), cut
+        assert scanner.tokens == len(texts), cut
+    scanner.feed(event(delta("", finish="stop"), gap=2 * line_end))
+    assert scanner.feed(line_end) == b""
+    assert scanner.complete, "an empty line that is held back is no half event"
+
+
 def test_half_an_event_is_held_back():
     scanner = EventScanner()
     first = event(delta("a"))
@@ -111,6 +125,7 @@ def test_half_an_event_is_held_back():
         b"<!DOCTYPE html><html>",
         b"\x00\xff\xfe}{",
         b"Internal Server Error",
+        b"\r\n<!DOCTYPE html>",
         b"data: {broken\n\n",
         b"data: [1, 2]\n\n",
         b'{"choices": []}\n\n',

@@ -84,6 +84,17 @@ def test_nothing_goes_out_before_the_answer_begins(scanner: EventScanner):
     assert scanner.feed(named(rest)[9:]) == named(*opening, rest)
 
 
+@pytest.mark.parametrize("kind", STREAMS)
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])
+def test_further_empty_lines_between_events_mean_nothing(kind: type[EventScanner], line_end: bytes):
+    data = STREAMS[kind](2).replace(b"\n\n", b"\n\n\n").replace(b"\n", line_end)
+    for cut in range(1, len(data)):
+        scanner = kind()
+        out = scanner.feed(data[:cut]) + scanner.feed(data[cut:])
+        assert out in (data, data.removesuffix(line_end)), cut
+        assert (scanner.tokens, scanner.done, scanner.complete) == (2, True, True), cut
+
+
 def test_what_is_held_back_is_bounded():
     scanner = ResponsesScanner()
     piece = named(*created(instructions="x" * (2 << 20)))

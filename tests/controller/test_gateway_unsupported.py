@@ -5,6 +5,7 @@ from typing import Any
 
 import orjson
 import pytest
+from bad_engines import metric
 from gateway_kit import MODEL, chat, running
 from scripted_kit import before, breakers, only
 
@@ -122,6 +123,26 @@ async def test_an_engine_that_fails_is_counted(tmp_path: Path):
         answer = await rig.post(TWO, "/v1/rerank")
         assert breakers(rig) == {("closed", 1)}
     assert (answer.status, answer.error["message"]) == (500, "out of memory")
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/rerank", "/v1/score"])
+async def test_a_5xx_with_json_is_tried_elsewhere(tmp_path: Path, path: str):
+    body = b'{"object":"list","data":[]}'
+    answers = iter([(500, "application/json", b'{"error":{"message":"out of memory"}}'), (200, "application/json", body)])
+    async with before(tmp_path, lambda _: next(answers), engines=2) as (rig, asked):
+        answer = await rig.post(TWO, path)
+        assert await metric(rig, "hmas_passthrough_retries_total") == 1.0
+        assert breakers(rig) == {("closed", 0), ("closed", 1)}
+    assert (answer.status, answer.body, asked) == (200, body, [TWO, TWO])
+
+
+async def test_a_5xx_that_all_give_is_the_answer(tmp_path: Path):
+    body = orjson.dumps({"error": {"message": "out of memory", "code": 500, "more": 1}})
+    async with before(tmp_path, lambda _: (500, "application/json", body), engines=2) as (rig, asked):
+        answer = await rig.post(TWO, "/v1/embeddings")
+        assert await metric(rig, "hmas_passthrough_retries_total") == 1.0
+        assert breakers(rig) == {("closed", 1)}
+    assert (answer.status, answer.body, len(asked)) == (500, body, 2)
 
 
 def test_every_path_has_an_api():

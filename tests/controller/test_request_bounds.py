@@ -32,7 +32,7 @@ from hmas.controller.core.body_bounds import (
 from hmas.controller.core.errors import BodyError
 from hmas.controller.core.request_body import CHAT, COMPLETIONS, Call, read_call
 from hmas.controller.gateway.errors import ApiError
-from hmas.controller.gateway.requests.parse import BodyParser
+from hmas.controller.gateway.requests.parse import MAX_DEPTH, BodyParser
 from hmas.engines.tokens import estimate_tokens, estimate_tokens_of
 
 LISTS_MOST = VALUES_MOST // (STRUCTURE_VALUES + 1)
@@ -313,6 +313,15 @@ def test_deep_nesting_is_read_and_refused_where_it_has_to_be_written():
     assert known(refusal(CHAT, b'{"x":' + b"[" * 400 + b'{"a":1,"a":2}' + b"]" * 400 + b"}")).code == "repeated_key"
     with pytest.raises(BodyError, match=r"tools is .* at most 254 levels deep"):
         read_call(CHAT, {"model": "m", "messages": [message("a")], "tools": [deep]})
+
+
+async def test_a_field_is_written_into_a_body_as_deep_as_is_allowed():
+    def nested(levels: int) -> bytes:
+        return b'{"x":' + b"[" * (levels - 1) + b"]" * (levels - 1) + b"}"
+
+    assert orjson.loads(await BodyParser().with_fields(nested(MAX_DEPTH), {"model": "m"}))["model"] == "m"
+    with pytest.raises(ApiError, match="too deeply for model and priority to be written into it; allowed: at most 254 levels"):
+        await BodyParser().with_fields(nested(MAX_DEPTH + 1), {"model": "m", "priority": 0})
 
 
 @given(st.lists(st.sampled_from([b"\\", b"\\u003a", b"\\\\u003A", b":", b"u003a", b"x", b"\\\\"]), max_size=12), st.integers(7, 15))

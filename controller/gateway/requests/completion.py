@@ -28,7 +28,7 @@ from hmas.controller.gateway.requests.relay import STREAM_HEADERS, Answer, Engin
 from hmas.controller.gateway.requests.request_headers import Claims, Ids, clamp_priority, forwarded, read_claims, require_json
 from hmas.controller.observability.observer import Observers
 from hmas.controller.runtime.clock import Clock
-from hmas.engines.errors import EngineError, EngineSilent, EngineUnavailable, StaleConnection
+from hmas.engines.errors import AnswerTooLarge, EngineError, EngineSilent, EngineUnavailable, StaleConnection
 
 ERROR_WRITE_S = 2.0
 """How long a slow client is waited for if only an error is left to send."""
@@ -215,6 +215,11 @@ class CompletionHandler:
                 )
             finally:
                 await response.close()
+        except AnswerTooLarge as error:
+            # Not the engine's fault, and no other one can answer in less.
+            self._stop_engine(live)
+            text = without_addresses(f"engine {live.instance}: {error}")
+            raise Ending(OutcomeKind.FAILED, 502, "answer_too_large", text) from None
         except EngineError as error:
             return error
         except asyncio.CancelledError:

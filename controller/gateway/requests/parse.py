@@ -23,7 +23,7 @@ from hmas.controller.core.request_body import Call, read_call, read_model, read_
 from hmas.controller.gateway.errors import ApiError
 
 MAX_DEPTH = 254
-"""Levels of objects and arrays that orjson writes; it reads 1,024."""
+"""Levels of objects and lists that orjson writes; it reads 1,024."""
 
 
 class BodyParser:
@@ -71,8 +71,18 @@ class BodyParser:
             raise _refused(error) from None
 
     async def with_fields(self, body: bytes, fields: dict[str, object]) -> bytes:
-        """The body with some fields replaced. Only then is it not sent byte for byte: its priority was limited, or it named no model."""
-        return orjson.dumps({**await self._document(body), **fields})
+        """The body with some fields replaced. Only then is it not sent byte for byte: its priority was limited, or it named no model.
+
+        Raises:
+            ApiError: 400 if it is nested deeper than it can be written. A body that is sent as it came may be.
+        """
+        document = await self._document(body)
+        try:
+            return orjson.dumps({**document, **fields})
+        except orjson.JSONEncodeError:
+            names = " and ".join(fields)
+            text = f"the request body is nested too deeply for {names} to be written into it; allowed: at most {MAX_DEPTH} levels"
+            raise ApiError(400, "invalid_body", text) from None
 
     async def _document(self, body: bytes) -> dict[str, Any]:
         """Returns the body as a JSON object.
@@ -123,18 +133,7 @@ def _loads(body: bytes) -> dict[str, Any]:
         raise ApiError(400, "invalid_json", f"the request body is not valid JSON: {error}") from None
     if not isinstance(document, dict):
         raise ApiError(400, "invalid_json", f"the request body is a JSON {_kind(document)}; it must be an object")
-    if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
-        _check_depth(document)
     return document
-
-
-def _check_depth(document: dict[str, Any]) -> None:
-    """Refuses a document that can be read and not be written: a model or a priority may have to be written into it."""
-    try:
-        orjson.dumps(document)
-    except orjson.JSONEncodeError:
-        text = f"the request body has values inside values on more than {MAX_DEPTH} levels; allowed: {MAX_DEPTH}"
-        raise ApiError(400, "invalid_body", text) from None
 
 
 def _only(document: dict[str, Any], only_model: Callable[[], str]) -> str:

@@ -1,0 +1,64 @@
+"""Answers of engines in bytes, and answers that are larger than the gateway holds: neither is a failure of the engine."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from bad_engines import BadEngine, before, metric
+from gateway_kit import MODEL, chat
+from scripted_kit import breakers
+
+from hmas.controller.gateway.instances.circuit_breaker import FAILURES
+from hmas.controller.gateway.requests import relay
+
+BYTES = b"\0\1"
+METADATA = '{"data":[{"index":0,"dtype":"float16","shape":[1],"start":0,"end":2}]}'
+
+
+class BytesEngine(BadEngine):
+    """Answers as vLLM does where the client asks for embeddings in bytes."""
+
+    async def _generate(self, request: web.Request) -> web.StreamResponse:
+        self.posts += 1
+        await request.read()
+        return web.Response(body=BYTES, content_type="application/octet-stream", headers={"metadata": METADATA})
+
+
+def embedding(text: str) -> dict[str, Any]:
+    return {"model": MODEL, "input": text, "encoding_format": "bytes"}
+
+
+async def test_embeddings_in_bytes_are_an_answer(tmp_path: Path):
+    first, second = BytesEngine(), BytesEngine()
+    async with before(tmp_path, first, second) as rig:
+        answers = [await rig.post(embedding(f"number {number}"), "/v1/embeddings") for number in range(FAILURES + 1)]
+        assert breakers(rig) == {("closed", 0)}
+        assert await metric(rig, "hmas_passthrough_retries_total") == 0.0
+    found = {(answer.status, answer.headers["content-type"], answer.headers["metadata"], answer.body) for answer in answers}
+    assert found == {(200, "application/octet-stream", METADATA, BYTES)}
+    assert first.posts + second.posts == len(answers)
+
+
+async def test_a_completion_in_bytes_is_none(tmp_path: Path):
+    async with before(tmp_path, BytesEngine()) as rig:
+        answer = await rig.post(chat(stream=False))
+        assert breakers(rig) == {("closed", 1)}
+    assert (answer.status, answer.error["code"]) == (502, "engine_protocol_error")
+
+
+@pytest.mark.parametrize(
+    ("path", "document"), [("/v1/embeddings", embedding("x")), ("/v1/chat/completions", chat(stream=False))], ids=["passed", "queued"]
+)
+async def test_an_answer_that_is_too_large_is_nobodys_failure(
+    tmp_path: Path, path: str, document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(relay, "MAX_ANSWER_BYTES", len(BYTES) - 1)
+    first, second = BytesEngine(), BytesEngine()
+    async with before(tmp_path, first, second) as rig:
+        answer = await rig.post(document, path)
+        assert breakers(rig) == {("closed", 0)}
+        assert rig.balanced()
+    assert (answer.status, answer.error["code"]) == (502, "answer_too_large")
+    assert "the engine's answer is larger than 1 bytes" in answer.error["message"]
+    assert first.posts + second.posts == 1, "another engine's answer would be as large"
