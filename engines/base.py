@@ -56,7 +56,8 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         max_num_seqs_ceiling: Highest value that live control may set `max_num_seqs` to (the start-up value); None if unknown.
         max_num_batched_tokens_ceiling: The same for tokens per step.
         preemptions_total: Sequences preempted since start.
-        prompt_tokens_total: Prompt tokens computed since start.
+        prompt_tokens_total: Prompt tokens processed since start: whole prompts, whether or not they were found cached. SGLang tells the
+            cached ones only with `--enable-metrics`.
         generation_tokens_total: Output tokens produced since start.
     """
 

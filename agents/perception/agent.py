@@ -92,7 +92,7 @@ class PerceptionAgent:
         self._rests_until_s = float("-inf")
         self._reported_s = float("-inf")
         self._told_better = ""
-        self._promote = False
+        self._promote = ""
 
     async def recover(self, bus: Bus, now_s: float) -> None:
         """Loads its model, which learns lengths from the end of the telemetry stream."""
@@ -132,9 +132,14 @@ class PerceptionAgent:
         if shadow is None:
             return None
         if self._promote:
-            self._promote = False
-            return Deferred(partial(self._store.use, KIND, shadow.name), lambda _none, _at_s: [])
+            version, self._promote = self._promote, ""
+            return Deferred(partial(self._use, version), lambda _none, _at_s: [])
         return shadow.work()
+
+    def _use(self, version: str) -> None:
+        """Activates a version that was better in the shadow, unless the store's choice has another one there by now."""
+        if self._store.choice(KIND).shadow == version:
+            self._store.use(KIND, version)
 
     def _learn(self, completion: Completion) -> None:
         self._recent.append(completion)
@@ -178,7 +183,10 @@ class PerceptionAgent:
         """Runs the fast part: returns features, and events about the reader."""
         self._look_at_reader(read, now_s)
         self.model.tally.batch(len(notices), read.took_ms)
-        self._pace.took(len(notices), read.took_ms)
+        # Readers may skip prompts without text, and the rules stand in for a reader: neither tells how long it takes.
+        texts = sum(bool(notice.excerpt.strip()) for notice in notices)
+        if texts and read.by == self.model.reader.name:
+            self._pace.took(texts, read.took_ms)
         features = self.model.conclude(notices, read.readings, now_s, source=read.by)
         if self.shadow is not None:
             self.shadow.offer(notices, features)
@@ -202,28 +210,33 @@ class PerceptionAgent:
     def _take(self, loaded: Loaded, now_s: float) -> None:
         """Activates what was loaded. If loading failed, the active model stays and an event reports the error."""
         before = self._have.name if self._have is not None else ""
+        self._fallback = loaded.error
         if loaded.error:
-            self._fallback = loaded.error
             kind, now = ("model_refused", before) if before else ("model_fallback", self._rules.name)
             self._note(now_s, kind, loaded.wanted or STORE, now, loaded.error, severity="error" if before else "warning")
             if not before:
                 self._have = Opened(name=self._rules.name, reader=self._rules, lengths=None)
         elif loaded.opened is not None:
-            self._fallback = self._failing = ""
+            self._failing = ""
             self._pace = Pace()
             self._rests_until_s, self._rest_s = float("-inf"), REST_S
             self._have = loaded.opened
+            # The same server is opened again whenever the choice is written.
+            another = loaded.opened.name != before
             if loaded.model is not None:
                 self.model = loaded.model
             else:
-                self.model.reader, self.model.tally = loaded.opened.reader, Tally()
-            if before:
+                self.model.reader = loaded.opened.reader
+                if another:
+                    self.model.tally = Tally()
+            if before and another:
                 self._note(now_s, "model_changed", before, loaded.opened.name, "chosen in the store")
         if loaded.shadow_error:
             self._note(now_s, "model_refused", "shadow", "", loaded.shadow_error, severity="error")
         before_shadow, after = (one.name if one is not None else "" for one in (self.shadow, loaded.shadow))
         if before_shadow != after:
             self._note(now_s, "model_shadow", before_shadow, after, "chosen in the store")
+            self._told_better = self._promote = ""
         self.shadow = loaded.shadow
 
     def _look_at_shadow(self, now_s: float) -> None:
@@ -238,7 +251,7 @@ class PerceptionAgent:
         self._told_better = shadow.name
         figures = f"its length error is {verdict.gain:.1%} lower on {verdict.pairs} requests (evidence {verdict.evidence:.1f})"
         if self._settings.model_promotion == "auto" and self._loader.source.follows_store:
-            self._promote = True
+            self._promote = shadow.name
             self._note(now_s, "model_promoted", self._in_force(), shadow.name, figures)
         else:
             self._note(now_s, "model_better", self._in_force(), shadow.name, f"{figures}; `hmas models use {KIND} {shadow.name}` takes it")

@@ -78,7 +78,7 @@ class Loader:
                 if shadow is not None and shadow.name == wanted:
                     # It ran in shadow mode, so it takes over with what it has learnt.
                     model = shadow.model
-                    opened = Opened(name=wanted, reader=model.reader, lengths=None)
+                    opened = Opened(name=wanted, reader=model.reader, lengths=model.lengths.base)
                 else:
                     opened = self.source.open()
                     if have is None or opened.lengths is not have.lengths:

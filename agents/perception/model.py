@@ -102,9 +102,9 @@ class PerceptionModel:
     def settle(self, completion: Completion) -> Score | None:
         """Learns from a completion's length, once per request; requests that did not complete have no length of their own.
 
-        For a request that another instance answered, or this one before a restart, it learns from the completion's own fields. It does not
-        learn from a request that no instance was asked about, whose prompt none has read. Of several answers to one request only the sum of
-        their lengths is known, from which it does not learn.
+        For a request that another instance answered, or this one before a restart, only the completion's own fields are known: see
+        `LengthModel.learn_told`. It does not learn from a request that no instance was asked about, whose prompt none has read. Of several
+        answers to one request only the sum of their lengths is known, from which it does not learn.
 
         Returns:
             The score of the forecast; None if this model had made none.
@@ -118,7 +118,7 @@ class PerceptionModel:
         if completion.sequences > 1:
             return None
         if said is None:
-            self.lengths.learn(self._as_told(completion), completion.output_tokens)
+            self.lengths.learn_told(self._as_told(completion), completion.output_tokens)
             return None
         found = score(said, completion.output_tokens)
         self.tally.came(found)

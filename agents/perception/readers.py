@@ -4,7 +4,7 @@ import importlib
 import os
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -110,8 +110,9 @@ def open_folder(folder: Path, name: str) -> Opened:
     return Opened(name=name, reader=reader, lengths=lengths)
 
 
+@cache
 def shipped_lengths() -> LengthBase | None:
-    """Returns the shipped length model; None in a source tree without one.
+    """Returns the shipped length model, the same one each time; None in a source tree without one.
 
     Raises:
         ModelError: It exists and cannot be read.

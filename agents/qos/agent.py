@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from hmas.agents.qos.model import QosModel
+from hmas.agents.qos.model import SNAPSHOT_AGE_S, QosModel
 from hmas.controller.bus.base import Bus
 from hmas.controller.config.schema import Config
 from hmas.controller.core.messages import TELEMETRY, Completion, Message, SystemSnapshot
@@ -18,8 +18,8 @@ class QosAgent:
     name = "qos"
     streams: tuple[str, ...] = (TELEMETRY,)
     tick_s = 0.0
-    # A view of an old snapshot would already be wrong; an old completion still calibrates lengths.
-    max_age_s: Mapping[type[Message], float] = MappingProxyType({SystemSnapshot: 10.0})
+    # An old completion still calibrates lengths.
+    max_age_s: Mapping[type[Message], float] = MappingProxyType({SystemSnapshot: SNAPSHOT_AGE_S})
 
     def __init__(self, model: QosModel) -> None:
         self.model = model

@@ -28,7 +28,7 @@ TPOT_MISSED: Final = JUDGED + 3
 QUEUE_MISSED: Final = JUDGED + 4
 OVERDUE: Final = JUDGED + 5
 SERVED: Final = JUDGED + 6
-"""Tokens that engines processed."""
+"""Tokens that engines served, whole prompts and output."""
 PRODUCED: Final = JUDGED + 7
 """Output tokens."""
 SHORT_WIDTH: Final = PRODUCED + 1
@@ -38,7 +38,8 @@ PEAK: Final = SHORT_WIDTH + 1
 """Largest number of arrivals per second, in thousandths; the only column that is a maximum."""
 SNAPSHOTS: Final = SHORT_WIDTH + 2
 ENDED: Final = SHORT_WIDTH + 3
-ASKED: Final = SHORT_WIDTH + 4
+ASKED_OUTPUT: Final = SHORT_WIDTH + 4
+"""Output tokens that the ended requests asked for."""
 PROMPT_SUM: Final = SHORT_WIDTH + 5
 COMPLETED: Final = SHORT_WIDTH + 6
 OUTPUT_SUM: Final = SHORT_WIDTH + 7

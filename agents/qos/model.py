@@ -33,6 +33,8 @@ MISMATCH_MAX = 100.0
 """Upper bound of Eq. 7, which has none while nothing at all is served."""
 SHORT_PERIOD_S = 0.2
 """Shortest time between two short views."""
+SNAPSHOT_AGE_S = 10.0
+"""Age above which a snapshot is not delivered: a view of it would already be wrong."""
 
 
 class QosModel:
@@ -68,6 +70,8 @@ class QosModel:
         self._mismatches: TimeWindow[float] = TimeWindow(self._long_window_s, MISMATCHES_MAX)
         self.seen = RecentIds(IDS_MAX)
         self._replayed = RecentIds(IDS_MAX)
+        # By gateway, the time of the newest replayed snapshot, until a newer one arrives.
+        self._replayed_s: dict[str, float] = {}
         self.backlog: deque[Completion] = deque(maxlen=BACKLOG_MAX)
         self._watch = AnomalyWatch()
         # Errors in the telemetry so far, by their names in `TelemetryCounts`.
@@ -85,6 +89,7 @@ class QosModel:
             self._replayed.add(message.request_id)
             self._remember(message, message.sent_s)
         else:
+            self._replayed_s[message.gateway] = max(message.sent_s, self._replayed_s.get(message.gateway, message.sent_s))
             self._advance(message, message.sent_s)
 
     def complete(self, completion: Completion, now_s: float) -> None:
@@ -93,9 +98,11 @@ class QosModel:
             self.backlog.append(completion)
 
     def observe(self, snapshot: SystemSnapshot, now_s: float) -> list[ShortView | LongView]:
-        """Takes a system snapshot and returns the views that are due."""
-        anomalies = self._advance(snapshot, now_s)
+        """Takes a system snapshot and returns the views that are due; one that was replayed is ignored."""
         views: list[ShortView | LongView] = []
+        if self._was_replayed(snapshot):
+            return views
+        anomalies = self._advance(snapshot, now_s)
         if anomalies is None:
             return views
         if self._is_due(self._short_s, SHORT_PERIOD_S):
@@ -105,6 +112,15 @@ class QosModel:
             self._long_s = self._now_s
             views.append(self._long_view(snapshot, now_s))
         return views
+
+    def _was_replayed(self, snapshot: SystemSnapshot) -> bool:
+        """Whether the bus delivers a snapshot that was replayed; the gateway's first newer one ends the question."""
+        newest_s = self._replayed_s.get(snapshot.gateway)
+        # None that is older still is delivered again: then the gateway's clock went back.
+        if newest_s is not None and newest_s - SNAPSHOT_AGE_S <= snapshot.sent_s <= newest_s:
+            return True
+        self._replayed_s.pop(snapshot.gateway, None)
+        return False
 
     def _is_due(self, last_s: float, period_s: float) -> bool:
         # Snapshots come on the gateway's own tick: half a percent keeps a period of a whole number of ticks from slipping by one.
@@ -172,7 +188,7 @@ class QosModel:
         """Eq. 7 over the short window.
 
         Demand is the prompt tokens of what arrives, and for each arrival the mean output of the requests that ended within the long window:
-        an output is known when it ends.
+        an output is known when it ends. Prompts count whole on both sides, whether or not they were found cached.
         """
         rates = self._readings.rates()
         served_tps = rates.served_tps

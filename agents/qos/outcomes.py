@@ -47,22 +47,27 @@ def served_late(completion: Completion) -> bool:
 
 
 def served_tokens(completion: Completion) -> int:
-    """Tokens that an engine processed for this request: prompt (less its prefix-cache hits) and output; 0 if it was never dispatched."""
+    """Tokens that an engine served for this request: the whole prompt, as engines count it, and the output; 0 if never dispatched."""
     if completion.queue_ms < 0:
         return 0
     served = max(0, completion.output_tokens)
-    prompt = completion.prompt_tokens - completion.cached_tokens
-    if prompt > 0 and (completion.ttft_ms >= 0 or completion.outcome is OutcomeKind.COMPLETED):
-        served += prompt
+    if completion.prompt_tokens > 0 and (completion.ttft_ms >= 0 or completion.outcome is OutcomeKind.COMPLETED):
+        served += completion.prompt_tokens
     return served
 
 
+def asked_output_tokens(completion: Completion) -> int:
+    """Output tokens the request asked for: the real ones, or the predicted ones if it did not complete and they are more."""
+    if completion.outcome is OutcomeKind.COMPLETED:
+        return max(0, completion.output_tokens)
+    return max(0, completion.output_tokens, round(completion.predicted_output_tokens))
+
+
 def asked_tokens(completion: Completion) -> int:
-    """Tokens the request asked for: the served ones, or the predicted ones if it did not complete."""
+    """Tokens the request asked for: the served ones, or prompt and asked output if it did not complete."""
     if completion.outcome is OutcomeKind.COMPLETED:
         return served_tokens(completion)
-    wanted = max(completion.output_tokens, round(completion.predicted_output_tokens))
-    return max(0, completion.prompt_tokens) + max(0, wanted)
+    return max(0, completion.prompt_tokens) + asked_output_tokens(completion)
 
 
 class Tally(NamedTuple):

@@ -10,7 +10,17 @@ import numpy as np
 
 from hmas.agents.qos import counters as col
 from hmas.agents.qos.counters import PaneRing
-from hmas.agents.qos.outcomes import Tally, asked_tokens, is_judged, missed_in_queue, missed_tpot, missed_ttft, served_late, served_tokens
+from hmas.agents.qos.outcomes import (
+    Tally,
+    asked_output_tokens,
+    asked_tokens,
+    is_judged,
+    missed_in_queue,
+    missed_tpot,
+    missed_ttft,
+    served_late,
+    served_tokens,
+)
 from hmas.agents.qos.readings import Growth
 from hmas.agents.qos.sketch import Counts, HeavyHitters, merged
 from hmas.controller.core.messages import Completion
@@ -51,7 +61,6 @@ class Tallies:
         if row < 0:
             return False
         judged, served = is_judged(completion), _bounded(served_tokens(completion))
-        asked = served if completion.outcome is OutcomeKind.COMPLETED else _bounded(asked_tokens(completion))
         produced = _bounded(completion.output_tokens)
         columns = _outcome_columns(completion, judged=judged)
         for ring, start in ((self.long, row), (self.short, self.short.row(at_s))):
@@ -61,8 +70,8 @@ class Tallies:
                     cells[start + column] += 1
                 cells[start + col.SERVED] += served
                 cells[start + col.PRODUCED] += produced
-        self._count_workload(completion, row, asked=asked, produced=produced)
-        self._count_sender(completion, self.long.number(at_s), (asked, served) if judged else (0, 0))
+        self._count_workload(completion, row, produced)
+        self._count_sender(completion, self.long.number(at_s), (_bounded(asked_tokens(completion)), served) if judged else (0, 0))
         return True
 
     def move(self, now_s: float) -> None:
@@ -104,7 +113,7 @@ class Tallies:
     def demand(self) -> tuple[float, float]:
         """Mean prompt and output tokens asked for by the requests that ended within the long window; 0 if there are none."""
         ended, prompts = self.long.sum_of(col.ENDED), self.long.sum_of(col.PROMPT_SUM)
-        return (prompts / ended, (self.long.sum_of(col.ASKED) - prompts) / ended) if ended else (0.0, 0.0)
+        return (prompts / ended, self.long.sum_of(col.ASKED_OUTPUT) / ended) if ended else (0.0, 0.0)
 
     def tenants(self) -> HeavyHitters:
         """Returns the tenants of the requests that ended within the long window."""
@@ -125,11 +134,11 @@ class Tallies:
         for number in range(max(ring.first, newest - steps + 1), newest + 1):
             ring.cells[ring.row_of(number) + col.ARRIVED] += each + (number > newest - rest)
 
-    def _count_workload(self, completion: Completion, row: int, *, asked: int, produced: int) -> None:
+    def _count_workload(self, completion: Completion, row: int, produced: int) -> None:
         cells = self.long.cells
         prompt = _bounded(completion.prompt_tokens)
         cells[row + col.ENDED] += 1
-        cells[row + col.ASKED] += asked
+        cells[row + col.ASKED_OUTPUT] += _bounded(asked_output_tokens(completion))
         cells[row + col.PROMPT_SUM] += prompt
         cells[row + col.PROMPT + _token_bucket(prompt)] += 1
         cells[row + col.TASK_COLUMN[completion.task_type.value]] += 1

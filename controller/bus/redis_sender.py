@@ -17,6 +17,8 @@ from hmas.controller.core.messages import MAXLEN
 
 BUFFER = 20_000
 """Messages buffered while the server is unreachable; above this the oldest are dropped and counted."""
+BUFFER_BYTES = 64 << 20
+"""Bytes of all messages that are held, written and not answered ones included; above this the oldest that wait are dropped and counted."""
 AHEAD = 2_048
 """Most messages that are written but not answered yet; further ones wait."""
 GATHER_S = 0.002
@@ -41,6 +43,8 @@ class Sender:
         self._bounded = {stream: Bounded(link.key(stream), most) for stream, most in MAXLEN.items()}
         self._waiting: deque[tuple[str, bytes]] = deque()
         self._written: deque[tuple[str, bytes]] = deque()
+        # Bytes of the payloads in both.
+        self._bytes = 0
         self._answers = 0
         self._wire: Wire | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -58,9 +62,8 @@ class Sender:
     def post(self, stream: str, payload: bytes, *, patient: bool) -> None:
         """Buffers a message. A `patient` message is not urgent and may wait for a later write."""
         self._waiting.append((stream, payload))
-        if len(self._waiting) > BUFFER:
-            self._waiting.popleft()
-            self._link.drop(1)
+        self._bytes += len(payload)
+        self._trim()
         if self._wire is None:
             return
         if self._timer is None:
@@ -70,6 +73,13 @@ class Sender:
             self._timer.cancel()
             self._patient = False
             self._timer = asyncio.get_running_loop().call_later(GATHER_S, self._flush)
+
+    def _trim(self) -> None:
+        """Drops the oldest waiting messages while there are too many messages or bytes."""
+        waiting = self._waiting
+        while waiting and (len(waiting) > BUFFER or self._bytes > BUFFER_BYTES):
+            self._bytes -= len(waiting.popleft()[1])
+            self._link.drop(1)
 
     async def close(self, flush_s: float) -> None:
         """Sends remaining messages for up to `flush_s`, drops the rest, and ends. It also marks the link as closed."""
@@ -121,7 +131,7 @@ class Sender:
             if not written:
                 wire.drop("the server answered more than it was asked")
                 return
-            written.popleft()
+            self._bytes -= len(written.popleft()[1])
         self._answers += len(replies)
         if self._backoff.failures:
             self._backoff.reset()
@@ -166,9 +176,7 @@ class Sender:
             self._wire = None
             self._waiting.extendleft(reversed(self._written))
             self._written.clear()
-            while len(self._waiting) > BUFFER:
-                self._waiting.popleft()
-                self._link.drop(1)
+            self._trim()
             await connection.disconnect(nowait=True)
 
     async def _watch(self, wire: Wire) -> None:

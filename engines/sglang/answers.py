@@ -28,7 +28,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
         num_waiting_reqs: Requests in the waiting queue.
         num_used_tokens: Tokens of requests in the KV cache, without cached prefixes that no request uses.
         max_total_num_tokens: Tokens the KV cache holds.
-        total_prefill_uncached_tokens: Prompt tokens computed since start.
+        total_prefill_uncached_tokens: Prompt tokens computed since start, without those found cached.
     """
 
     num_running_reqs: int
@@ -109,10 +109,12 @@ class ServerInfo(msgspec.Struct, frozen=True):
 class Counters(msgspec.Struct, frozen=True):
     """Totals since start. `output_tokens` counts tokens as they are produced; SGLang's own total counts only requests that have ended.
 
+    `cached_tokens` counts prompt tokens that were found cached, as prompts are processed.
     `live`: whether SGLang reports the tokens of each decode step, which it does only with `--enable-metrics`, and from the first one on.
     """
 
     output_tokens: int = 0
+    cached_tokens: int = 0
     retracted: int = 0
     live: bool = False
 
@@ -131,16 +133,18 @@ def parse_answer(document: Any, form: type[Form], where: str) -> Form:
 
 def parse_counters(metrics: bytes) -> Counters:
     """Reads totals from the metrics, summed over schedulers and priorities."""
-    decoded = first = retracted = 0.0
+    decoded = cached = first = retracted = 0.0
     for name, labels, value in read_samples(metrics, (RETRACTED, TOKENS, FIRST_TOKENS)):
         # Every rank of a tensor-parallel group may report the same work.
         if labels.get("tp_rank", "0") != "0" or not 0.0 <= value < float("inf"):
             continue
         if name == TOKENS and labels.get("mode") == "decode":
             decoded += value
+        elif name == TOKENS and labels.get("mode") == "prefill_cache":
+            cached += value
         elif name == FIRST_TOKENS:
             first += value
         elif name == RETRACTED:
             retracted += value
     # A prefill produces one token that does not count as decoded: the request's first, and one after each retraction.
-    return Counters(int(decoded + first + retracted), int(retracted), decoded > 0.0)
+    return Counters(int(decoded + first + retracted), int(cached), int(retracted), decoded > 0.0)

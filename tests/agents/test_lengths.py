@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typing_kit import known
 
 from hmas.agents.perception.lengths import model as lengths
 from hmas.agents.perception.lengths.base import SHIPPED, load
@@ -311,6 +312,13 @@ def test_hundreds_that_are_answered_before_the_first_completes_are_one_mistake_a
     tokens = model.forecast(PromptView(excerpt="another", prompt_tokens=300), Reading(), **who).tokens
     assert tokens[MEDIAN] == pytest.approx(7, rel=0.3)
     assert tokens[0] > 4
+
+
+def test_two_models_on_one_base_count_their_own_inputs_outside_its_ranges(base):
+    one, two = LengthModel(base), LengthModel(base)
+    ask(one, prompt_tokens=10**9, prompt_chars=10**9)
+    assert known(one.ranges).out_of_range
+    assert known(two.ranges).out_of_range == base.ranges.out_of_range == {}
 
 
 def test_perception_works_with_the_fresh_length_model_that_it_is_given(base):

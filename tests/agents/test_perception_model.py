@@ -10,6 +10,8 @@ from typing_kit import known
 
 from hmas.agents.perception import model as model_module
 from hmas.agents.perception.importance import importance_of
+from hmas.agents.perception.lengths.base import SHIPPED, load
+from hmas.agents.perception.lengths.model import LengthModel
 from hmas.agents.perception.lengths.priors import PRIOR
 from hmas.agents.perception.model import PerceptionModel
 from hmas.agents.perception.reading import TASKS, Reading
@@ -87,6 +89,19 @@ def test_a_completion_counts_once_and_only_when_completed():
         perception.learn(completion("x", 9000, outcome=OutcomeKind.CANCELLED))
         perception.learn(completion("y", 0))
     assert perception.perceive(notice("x"), 100.0).output_tokens == before
+
+
+def test_with_a_base_answers_to_prompts_that_it_has_not_read_move_no_expectation():
+    """The base expects of this question less than the task's prior says: answers as it expects them are no sign of a short-spoken model."""
+    base = load(SHIPPED)
+    perception = model(lengths=LengthModel(base))
+    asked = notice(excerpt="Translate to French: the house is red", prompt_tokens=9)
+    cold = perception.perceive(asked, 100.0).output_tokens
+    assert cold < 0.5 * PRIOR[TaskType.TRANSLATION].p50
+    for number in range(500):
+        perception.learn(completion(f"of another instance {number}", round(cold), task_type=TaskType.TRANSLATION))
+    assert perception.perceive(asked, 100.0).output_tokens == pytest.approx(cold, rel=0.2)
+    assert perception.lengths.longest.bound([("n", "t")]) < math.log(0.1 * base.longest), "bounds need no prompt"
 
 
 NONSENSE = [

@@ -133,6 +133,36 @@ def test_a_restart_goes_on_with_full_windows_and_hands_on_what_was_still_to_come
     assert [c.request_id for c in short.recent] == ["00000299"]
 
 
+def test_what_was_replayed_and_is_delivered_again_restarts_nothing():
+    """A restart that took more than the short window: the bus delivers the last seconds again, which the replay has counted already."""
+    model = QosModel()
+    telemetry: list[Completion | SystemSnapshot] = []
+    for step in range(601):
+        now_s = 1000.0 + step / 10
+        telemetry += [completion(step, now_s), snapshot(now_s, arrived=step + 1, ended=step + 1)]
+    for message in telemetry:
+        model.replay(message)
+    again = [message for message in telemetry if message.sent_s > 1051.0]
+    for message in again:
+        if isinstance(message, Completion):
+            model.complete(message, 1060.0)
+        else:
+            assert model.observe(message, 1060.0) == []
+    short, long = model.observe(snapshot(1060.1, arrived=602, ended=601), 1060.1)
+    assert of_type(LongView, long).ended == pytest.approx(600, abs=2)
+    assert of_type(ShortView, short).telemetry.restarts == 0
+    assert len(of_type(ShortView, short).recent) == len(again) // 2
+    # The mark is gone: the name may belong to another process, whose clock went back.
+    (short, *_) = model.observe(snapshot(1052.0, arrived=1, ended=0), 1052.0)
+    assert of_type(ShortView, short).telemetry.restarts == 1
+
+
+def test_a_clock_that_went_back_during_a_restart_is_followed():
+    model = QosModel()
+    model.replay(snapshot(1000.0, arrived=1, ended=0))
+    assert model.observe(snapshot(900.0, arrived=2, ended=0), 900.0)
+
+
 def test_late_and_unordered_telemetry_falls_into_its_place():
     model = QosModel()
     for number, at_s in enumerate([1004.0, 1001.0, 1003.0, 900.0, 1002.0]):
@@ -211,6 +241,21 @@ def test_demand_beyond_service_shows_as_mismatch():
 
     assert run(1.0).mismatch < 0.1
     assert run(0.5).mismatch == pytest.approx(1.0, abs=0.3)
+
+
+@pytest.mark.parametrize("engines_count", [True, False])
+def test_cached_prompts_hide_no_demand_beyond_service(engines_count):
+    """Half of what arrives is served: 300 tokens of prompt each, 250 of them cached, and 100 of output."""
+    model, views = QosModel(), []
+    for step in range(1, 601):
+        now_s, ended = 1000.0 + step / 10, step
+        model.complete(completion(ended, now_s, cached_tokens=250), now_s)
+        counters = {"prompt_tokens_total": 300 * ended, "generation_tokens_total": 100 * ended, "kv_usage": 0.4 if engines_count else None}
+        seen = instance(engine=engine(now_s, **counters))
+        told = {"arrived_prompt_tokens_total": 600 * step}
+        views += model.observe(snapshot(now_s, arrived=2 * step, ended=ended, queued=step, instances=[seen], **told), now_s)
+    long = [view for view in views if isinstance(view, LongView)][-1]
+    assert long.mismatch == pytest.approx(1.0, abs=0.1)
 
 
 def test_long_prompts_show_as_mismatch_before_one_of_them_has_ended():

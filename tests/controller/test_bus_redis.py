@@ -8,10 +8,12 @@ from typing import cast
 
 import pytest
 from bus_kit import event
+from msgspec import structs
 from redis.asyncio import Redis
 
 from hmas.controller.bus import link, redis_bus, redis_reader, redis_sender
 from hmas.controller.bus.base import Delivery
+from hmas.controller.bus.codec import encode
 from hmas.controller.bus.embedded import EmbeddedServer
 from hmas.controller.bus.link import Backoff, Link
 from hmas.controller.bus.redis_bus import RedisBus
@@ -115,6 +117,43 @@ async def test_the_buffer_is_bounded_while_the_server_is_away(tmp_path, monkeypa
     finally:
         await bus.close()
         server.stop()
+
+
+async def test_the_buffer_is_bounded_in_bytes_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(redis_bus, "FLUSH_S", 0.05)
+    bus = RedisBus(f"unix://{tmp_path}/none.sock")
+    await bus.start()
+    large = structs.replace(event(1), reason="x" * 100_000)
+    for _ in range(2_000):
+        bus.post(large)
+    assert 1_300 < bus.health.dropped < 1_350
+    await bus.close()
+    assert bus.health.dropped == 2_000
+
+
+async def test_bytes_count_until_their_answer_and_also_after_a_lost_connection(server, bus, monkeypatch):
+    monkeypatch.setattr(redis_sender, "BUFFER_BYTES", 10 * len(encode(event(100))))
+    async with aclosing(bus.read([EVENTS], group="g", consumer="0", block_ms=20)) as batches:
+        for start in range(100, 200, 10):
+            for number in range(start, start + 10):
+                bus.post(event(number))
+            assert await next_numbers(batches, 10) == list(range(start, start + 10))
+            # When this answer is here, those to the messages are.
+            await bus.latest(EVENTS)
+        assert bus.health.dropped == 0, "what was answered takes no room"
+        pid = server.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        for number in range(200, 210):
+            bus.post(event(number))
+        await asyncio.sleep(0.05)
+        kill(server)
+        await until(lambda: not bus.health.connected)
+        for number in range(210, 215):
+            bus.post(event(number))
+        assert bus.health.dropped == 5, "what was written and not answered waits again"
+        server.start()
+        assert await next_numbers(batches, 10) == list(range(205, 215))
 
 
 async def test_what_a_full_server_refuses_is_kept_until_it_takes_it(bus, raw):

@@ -64,7 +64,7 @@ async def test_it_is_found_by_its_answers(replay):
     assert (snapshot.running, snapshot.waiting, snapshot.kv_capacity_tokens) == (4, 5, 16384)
     assert snapshot.kv_usage == pytest.approx(208 / 16384)
     assert (snapshot.max_num_seqs, snapshot.max_num_seqs_ceiling, snapshot.max_num_batched_tokens) == (4, 8, 512)
-    assert snapshot.prompt_tokens_total == 65170
+    assert snapshot.prompt_tokens_total == 65170 + 21922, "whole prompts, with what was found cached"
     assert snapshot.generation_tokens_total > snapshot.preemptions_total > 0
     await engine.close()
 
@@ -132,6 +132,8 @@ def test_counters_take_one_rank_of_a_group_and_no_nonsense():
     text = """sglang:realtime_tokens_total{mode="decode",tp_rank="0"} 100.0
 sglang:realtime_tokens_total{mode="decode",tp_rank="1"} 100.0
 sglang:realtime_tokens_total{mode="prefill_compute",tp_rank="0"} 7.0
+sglang:realtime_tokens_total{mode="prefill_cache",tp_rank="0"} 50.0
+sglang:realtime_tokens_total{mode="prefill_cache",tp_rank="1"} 50.0
 sglang:time_to_first_token_seconds_count{priority="0"} 3.0
 sglang:time_to_first_token_seconds_count{priority="5"} 2.0
 sglang:time_to_first_token_seconds_sum{priority="5"} 9.0
@@ -139,7 +141,7 @@ sglang:num_retracted_requests_total{tp_rank="0"} 4.0
 sglang:num_retracted_requests_total{tp_rank="0"} NaN
 sglang:num_retracted_requests_total{tp_rank="0"} many
 sglang:num_retracted_requests_to"""
-    assert parse_counters(text.encode()) == Counters(output_tokens=109, retracted=4, live=True)
+    assert parse_counters(text.encode()) == Counters(output_tokens=109, cached_tokens=50, retracted=4, live=True)
     assert parse_counters(b"") == Counters()
 
 

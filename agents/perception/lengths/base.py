@@ -6,10 +6,11 @@ answer is one that occurred in training. It needs only numpy; `hmas.agents.perce
 """
 
 import base64
+import copy
 import math
 from itertools import pairwise, repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -119,6 +120,12 @@ class LengthBase:
         self._first_leaf = np.arange(trees.count) << trees.depth
         self._bias = np.array(trees.bias)
         self._widening = stored.widening
+
+    def apart(self) -> Self:
+        """Returns the same model with its own count of inputs outside their ranges."""
+        twin = copy.copy(self)
+        twin.ranges = RangeCounter(self.ranges.bounds)
+        return twin
 
     def tell_of(self, view: PromptView) -> Told:
         """Predicts the answer to a request from its prompt view."""

@@ -112,6 +112,8 @@ class LengthModel:
 
     def __init__(self, base: LengthBase | None = None, *, groups: int = GROUPS) -> None:
         self.base = base
+        # Several models may share one base, and each counts its own inputs.
+        self._teller = None if base is None else base.apart()
         self._effects = Effects(LEVELS_OF_EFFECTS, groups)
         self.calibration = Calibration()
         self.longest = LongestAnswers(LONGEST if base is None else base.longest)
@@ -125,8 +127,8 @@ class LengthModel:
 
     @property
     def ranges(self) -> RangeCounter | None:
-        """Counts of inputs outside the base's training ranges; None without a base."""
-        return None if self.base is None else self.base.ranges
+        """Counts of this model's inputs outside the base's training ranges; None without a base."""
+        return None if self._teller is None else self._teller.ranges
 
     @property
     def groups(self) -> int:
@@ -186,12 +188,23 @@ class LengthModel:
         self._effects.learn(forecast.member, surprise, total, informed)
         self.longest.learn(forecast.bounded, length)
 
+    def learn_told(self, forecast: Forecast, output_tokens: int) -> None:
+        """Learns from an answer whose prompt is not known here; `forecast` was made without it.
+
+        With a base only the bounds learn. The effects are deviations from what the base expects of a question; here only the task's prior
+        is known, and the difference of the two would be learnt as an effect of the model, the task and the tenant.
+        """
+        if self.base is None:
+            self.learn(forecast, output_tokens)
+        elif output_tokens >= 1:
+            self.longest.learn(forecast.bounded, min(math.log(output_tokens), MAX_LOG))
+
     def _expected(self, view: PromptView, reading: Reading, task: TaskType) -> tuple[list[float], Floats | None, str]:
         """Returns the quantiles for an average model, the inputs of the linear correction, and the source."""
         stated = len(reading.log_lengths) == len(LEVELS)
         read = stated or bool(reading.probabilities)
-        if self.base is not None and read:
-            told = self.base.tell_of(view)
+        if self._teller is not None and read:
+            told = self._teller.tell_of(view)
             middle = told.log_lengths[MEDIAN]
             inputs: Floats = np.empty(len(INPUTS) + 2)
             inputs[:-2] = told.inputs
