@@ -76,6 +76,8 @@ class MetaAgent:
                 said += self.meta.on_view(message, now_s)
             else:
                 self._observe(message)
+        for call, error in self.model.selector_calls.faults():
+            log.error("meta: the selector broke in `%s`, so it proposes nothing; this error is logged once", call, exc_info=error)
         return said + self._reports(now_s)
 
     def on_tick(self, now_s: float) -> list[Message]:  # noqa: ARG002 - part of the protocol

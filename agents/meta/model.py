@@ -18,12 +18,13 @@ from hmas.agents.meta.judge import Judge, Ruling
 from hmas.agents.meta.limits import Limits
 from hmas.agents.meta.pending_work import Decisions, DecisionText, PendingWork, Then
 from hmas.agents.meta.probation import Probation
+from hmas.agents.meta.proposal_check import checked
 from hmas.agents.meta.restored_state import past_of
+from hmas.agents.meta.selector_calls import SelectorCalls
 from hmas.agents.meta.selectors.base import Pending, Proposal, Reward, Selector, Situation
 from hmas.agents.meta.selectors.rules import RuleSelector
-from hmas.controller.core.errors import PolicyError
 from hmas.controller.core.messages import LongView, MetaDecision, ShortView
-from hmas.controller.scheduling.policies.registry import BYPASS_POLICY, check_parameters
+from hmas.controller.scheduling.policies.registry import BYPASS_POLICY
 
 SHORT_MAX = 256
 HOUR_S = 3_600.0
@@ -43,6 +44,7 @@ class MetaModel:
 
     Attributes:
         asking: Work that the caller must do, until its `finish` or `failed` is called; None if there is none.
+        selector_calls: The selector's errors, for the caller to log.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class MetaModel:
         self._settle_s = min(self._limits.settle_s, self._limits.rollback_window_s / 2)
         self._rules = RuleSelector()
         self._selector: Selector = selector or self._rules
+        self.selector_calls = SelectorCalls(self._selector)
         self._judge = judge
         self._journal = journal
         self._trusting = self._selector.trusted or guards.trusting
@@ -91,7 +94,8 @@ class MetaModel:
 
     def restore(self, decisions: Sequence[MetaDecision], now_s: float) -> None:
         """Resumes from its own last decisions, oldest first; the dwell time starts again."""
-        past = past_of(decisions, self._pool, now_s, ban_s=self._limits.ban_s, span_s=HOUR_S, routers=self._routers)
+        ban_s, configured = self._limits.ban_s, self._start.label
+        past = past_of(decisions, self._pool, now_s, ban_s=ban_s, span_s=HOUR_S, routers=self._routers, configured=configured)
         self._bans, self._switches = past.bans, deque(past.switches)
         if past.bypass_s is not None:
             self._bypass.resume(past.bypass_s)
@@ -137,12 +141,13 @@ class MetaModel:
             self._agreed = (self.current, "", 0)
             return self._say(now_s, self.policy, DecisionText("keep: no engine is healthy, so nothing can be judged", "hold"))
         outcomes: Decisions = list(self._journal.ended(view, self.current, self._since_s, now_s)) if self._journal is not None else []
-        if self._situation is not None and self._situation.current == self.current and view.ended:
-            self._selector.learn(Reward(situation=self._situation, good=view.goodput_rate, requests=view.ended))
+        before, reward = self._situation, None
+        if before is not None and before.current == self.current and view.ended:
+            reward = Reward(situation=before, good=view.goodput_rate, requests=view.ended)
         self._situation = situation = self._look(view, now_s)
         if self._probation is not None:
             self._probation.follow(situation)
-        said = self._selector.propose(situation)
+        said = self.selector_calls.propose(situation, reward)
         if isinstance(said, Proposal):
             return outcomes + self._consider(said, situation, now_s)
         self._ask(said, situation, now_s)
@@ -191,7 +196,7 @@ class MetaModel:
         if probation is not None and self._judge is not None and self._is_settled(now_s) and probation.due(situation, now_s):
             reference = probation.reference
             return self._ask_judge(self._judge, reference, now_s, lambda ruling, at_s: self._held(ruling, reference, at_s))
-        wanted, fault = self._checked(proposal, situation)
+        wanted, fault = checked(proposal, situation, self._pool, self._bans)
         word = DecisionText(proposal.reason, proposal.source, proposal.evidence, proposal.confidence, proposal.candidates)
         if fault:
             return self._keep(word, wanted, fault, now_s)
@@ -207,19 +212,6 @@ class MetaModel:
             # The twin's own proposal needs no judge. Without a judge, only trusted sources are followed.
             return self._switch(wanted, situation.view, word, now_s) if self._trusts(word) else self._unjudged(word, wanted, now_s)
         return self._have_judged(self._judge, wanted, situation, word, now_s)
-
-    def _checked(self, proposal: Proposal, situation: Situation) -> tuple[Candidate, str]:
-        """Returns the proposed candidate (the running one if it is invalid) and why it cannot be followed; empty if it can."""
-        wanted = proposal.candidate
-        if wanted.policy not in self._pool:
-            return self.current, f"{wanted.policy!r} is not in the pool"
-        if not situation.may_route(wanted) and self._bans.allows_router(wanted.router, situation.now_s):
-            return self.current, f"router {wanted.router!r} is not allowed; allowed: {', '.join(filter(None, situation.routers)) or 'none'}"
-        try:
-            check_parameters(wanted.policy, wanted.parameters)
-        except PolicyError as error:
-            return self.current, str(error)
-        return wanted, ""
 
     def _held_back(self, wanted: Candidate, now_s: float) -> str:
         """Returns why a proposal is not followed now; empty if it is."""
@@ -392,4 +384,5 @@ class MetaModel:
             previous_parameters=dict(self.current.parameters) if bypass else {},
             previous_n_run=self.current.n_run if bypass else 0,
             previous_router=self.current.router if bypass else "",
+            configured=self._start.label,
         )

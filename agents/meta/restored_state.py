@@ -31,7 +31,14 @@ class RestoredState:
 
 
 def past_of(
-    decisions: Sequence[MetaDecision], pool: Collection[str], now_s: float, *, ban_s: float, span_s: float, routers: Collection[str] = ()
+    decisions: Sequence[MetaDecision],
+    pool: Collection[str],
+    now_s: float,
+    *,
+    ban_s: float,
+    span_s: float,
+    routers: Collection[str] = (),
+    configured: str = "",
 ) -> RestoredState:
     """Reads meta's own decisions, keep-alives included, in the order in which they were posted.
 
@@ -45,6 +52,7 @@ def past_of(
         ban_s: Length of the cooldown after a rollback.
         span_s: Span of the budget of switches.
         routers: Routers that may be resumed, besides the configured one.
+        configured: Label of the configured candidate. What ran under another one is not resumed; a bypass is.
     """
     past = RestoredState()
     running: Candidate | None = None
@@ -58,6 +66,8 @@ def past_of(
         returns = candidate(decision.previous, decision.previous_parameters, decision.previous_n_run, decision.previous_router)
         running = returns if decision.bypass else said
     if decisions and running is not None and now_s - decisions[-1].sent_s <= FRESH_S:
-        past.current = running if running.policy in pool and running.router in ("", *routers) else None
-        past.bypass_s = decisions[-1].sent_s if decisions[-1].bypass else None
+        newest = decisions[-1]
+        allowed = running.policy in pool and running.router in ("", *routers) and newest.configured in ("", configured)
+        past.current = running if allowed else None
+        past.bypass_s = newest.sent_s if newest.bypass else None
     return past

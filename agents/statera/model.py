@@ -12,11 +12,14 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from hmas.agents.statera.budgets import BandBudget, BudgetInputs, BudgetLaw
 from hmas.agents.statera.conformal import LengthCalibrator
 from hmas.agents.statera.gains import Gains, delay_s
 from hmas.agents.statera.guard_factor import ALLOWED, GuardFactorController
 from hmas.agents.statera.loops import Band, Load, WindowLoop
+from hmas.agents.statera.recent_misses import RecentMisses
 from hmas.agents.statera.safe_concurrency import SafeConcurrency
 from hmas.agents.statera.target import Target, best_window
 from hmas.agents.statera.tpot_model import TpotModel
@@ -34,8 +37,6 @@ INSTANCES_MOST = 4_096
 """Most instances whose windows are resumed after a restart."""
 SILENT_S = 5.0
 """An instance that is busy this long without a sign of pressure counts as having none."""
-VIOLATION_SAMPLES = 10
-"""Fewest ended requests for which violation rates count."""
 MISSED_S = 3.0
 """How long a tenth of the decoding requests must miss its target before that counts: a request's first tokens say little of its TPOT."""
 VIOLATION_FREE = 0.1
@@ -48,13 +49,19 @@ Reasons = tuple[str, str, str]
 
 @dataclass(slots=True)
 class InstanceController:
-    """The control state of one instance: its model, its loops, and the last action with the reason of the last change of each value."""
+    """The control state of one instance: its model, its loops, and the last action with the reason of the last change of each value.
+
+    Attributes:
+        tpot_missed: Share of TPOT misses among the requests that ended on it recently, see `RecentMisses`.
+    """
 
     loop: WindowLoop
     budget: BudgetLaw = field(default_factory=BandBudget)
     plant: TpotModel = field(default_factory=TpotModel)
     headroom: SafeConcurrency = field(default_factory=SafeConcurrency)
     guard_factors: GuardFactorController = field(default_factory=GuardFactorController)
+    misses: RecentMisses = field(default_factory=RecentMisses)
+    tpot_missed: float = 0.0
     target: Target | None = None
     updated_s: float = float("-inf")
     pressed_s: float = float("-inf")
@@ -64,6 +71,12 @@ class InstanceController:
     why: Reasons = ("", "", "")
     started: bool = False
     tuned: bool = False
+
+    def learn(self, completion: Completion) -> None:
+        """Takes a request that ended on the instance."""
+        self.plant.learn(completion)
+        self.guard_factors.learn(completion)
+        self.misses.learn(completion)
 
 
 class StateraModel:
@@ -120,9 +133,7 @@ class StateraModel:
             return
         self._lengths.learn(completion)
         if completion.instance in self.instances:
-            station = self.instances[completion.instance]
-            station.plant.learn(completion)
-            station.guard_factors.learn(completion)
+            self.instances[completion.instance].learn(completion)
         else:
             self._early.append(completion)
 
@@ -136,13 +147,14 @@ class StateraModel:
         actions: list[ControlAction] = []
         for instance in view.instances:
             station = self.instances[instance.name]
+            station.tpot_missed = station.misses.share(view, now_s)
             heeded = instance.guard_enabled and instance.guard > 0.0
             station.guard_factors.update(now_s, heeded=heeded, ttft_missed=view.ttft_violation_rate)
             if is_held(view, instance, "budget"):
                 station.budget.budget = instance.token_budget
             if is_held(view, instance, "knobs"):
                 action = self._held(station, instance, view, now_s)
-            elif not instance.draining and (instance.engine is None or instance.engine.healthy):
+            elif _serves(instance):
                 action = self._regulate(station, instance, view, now_s)
             else:
                 # No request can go there and its figures mean nothing: the window stays until it is back.
@@ -172,8 +184,7 @@ class StateraModel:
                 self._restored.pop(instance.name, None)
                 for completion in self._early:
                     if completion.instance == instance.name:
-                        station.plant.learn(completion)
-                        station.guard_factors.learn(completion)
+                        station.learn(completion)
 
     def _start(self, instance: InstanceView) -> int:
         """Returns the initial window: the instance's last one, else the configured one, else the engine's ceiling under the TPOT guard.
@@ -220,7 +231,7 @@ class StateraModel:
             room=self._band.room(max(view.utilization.get(instance.name, 0.0), instance.tpot_pressure)),
             spare=_spare(view, station.guard_factors),
             guard_enabled=instance.guard_enabled,
-            missed=self._misses(station, instance, view, now_s),
+            missed=self._misses(station, instance, now_s),
         )
         station.loop.update(load, target, elapsed_s)
         pressure = max(0.0, instance.tpot_pressure)
@@ -230,11 +241,11 @@ class StateraModel:
         reasons = (window, _budget_reason(station, instance, band, pressure), station.guard_factors.account)
         return self._action(station, instance, view, now_s, reasons)
 
-    def _misses(self, station: InstanceController, instance: InstanceView, view: ShortView, now_s: float) -> bool:
+    def _misses(self, station: InstanceController, instance: InstanceView, now_s: float) -> bool:
         """Whether targets are measurably missed at the present window; only then may the window shrink.
 
-        That is so if more than the allowed share of ended requests missed TPOT; or if a tenth of the decoding requests has been too slow
-        for `MISSED_S`, before any of them ended; or if the engine's cache is full.
+        That is so if more than the allowed share of its ended requests missed TPOT; or if a tenth of the decoding requests has been too
+        slow for `MISSED_S`, before any of them ended; or if the engine's cache is full.
         """
         if instance.tpot_pressure <= 1.0:
             station.missed_s = math.inf
@@ -242,9 +253,8 @@ class StateraModel:
             station.missed_s = now_s
         share = station.guard_factors.missed_share
         ended = share is not None and share > ALLOWED
-        missed = view.ended >= VIOLATION_SAMPLES and view.tpot_violation_rate > VIOLATION_FREE
         full = instance.engine is not None and (instance.engine.kv_usage or 0.0) > self._band.high
-        return ended or missed or full or now_s - station.missed_s >= MISSED_S
+        return ended or station.tpot_missed > VIOLATION_FREE or full or now_s - station.missed_s >= MISSED_S
 
     def _unguarded_gains(self, station: InstanceController) -> Gains:
         """Returns the gains without a TPOT guard: TPOT then depends on the window alone, so long answers limit the gains by their delay."""
@@ -263,27 +273,35 @@ class StateraModel:
         error = band.log_error(pressure)
         if u > pressure:
             error = max(error, self._band.log_error(u))
-        if view.ended >= VIOLATION_SAMPLES:
-            allowed = VIOLATION_FREE + (1.0 - target.share if target is not None else 0.0)
-            if view.tpot_violation_rate > allowed:
-                error = max(error, min(1.0, view.tpot_violation_rate - allowed))
+        allowed = VIOLATION_FREE + (1.0 - target.share if target is not None else 0.0)
+        if station.tpot_missed > allowed:
+            error = max(error, min(1.0, station.tpot_missed - allowed))
         return error
 
     def _look_for_room(self, station: InstanceController, instance: InstanceView, view: ShortView) -> None:
         """Adds the view to the headroom, unless targets are being missed whatever the utilization shows."""
-        if view.ended >= VIOLATION_SAMPLES and view.tpot_violation_rate > VIOLATION_FREE:
+        if station.tpot_missed > VIOLATION_FREE:
             station.headroom.forget()
         else:
             u = max(view.utilization.get(instance.name, 0.0), instance.tpot_pressure)
             station.headroom.sample(instance.occupied, u, self._band.low)
 
     def _held(self, station: InstanceController, instance: InstanceView, view: ShortView, now_s: float) -> ControlAction | None:
-        """Follows the active controls while an operator holds them, so that releasing them changes nothing at once."""
+        """Follows the window while an operator holds it, so that releasing it changes nothing at once. The token budget keeps its law."""
         station.loop.track(instance.n_run)
-        station.budget.budget = instance.token_budget
         station.started = True
+        followed = "an operator holds the window: followed"
+        free = instance.max_token_budget > 0 and _serves(instance) and not is_held(view, instance, "budget")
+        if not free or now_s - station.updated_s < self._period_s * 0.95:
+            station.updated_s = station.updated_s if free else now_s
+            return self._action(station, instance, view, now_s, (followed, *station.why[1:]), changes=False)
         station.updated_s = now_s
-        return self._action(station, instance, view, now_s, ("an operator holds the knobs: followed",) * 3, changes=False)
+        band = self._band if station.target is None else self._band.raised(station.target.pressure)
+        pressure = max(0.0, instance.tpot_pressure)
+        station.budget.update(_seen(instance, band.error(pressure), instance.n_run))
+        reasons = (followed, _budget_reason(station, instance, band, pressure), station.guard_factors.account)
+        action = self._action(station, instance, view, now_s, reasons)
+        return None if action is None else replace(action, reason=followed)
 
     def _action(
         self, station: InstanceController, instance: InstanceView, view: ShortView, now_s: float, reasons: Reasons, *, changes: bool = True
@@ -323,6 +341,10 @@ class StateraModel:
 def is_held(view: ShortView, instance: InstanceView, what: str) -> bool:
     """Whether an operator holds an instance's `knobs` or `budget`."""
     return what in view.forced or f"{what}:{instance.name}" in view.forced
+
+
+def _serves(instance: InstanceView) -> bool:
+    return not instance.draining and (instance.engine is None or instance.engine.healthy)
 
 
 def _spare(view: ShortView, guard_factors: GuardFactorController) -> float:

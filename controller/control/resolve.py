@@ -313,6 +313,9 @@ def _instance(
     run_origin: tuple[Source, str, str] = (base.source, base.reason, "")
     budget_origin: tuple[Source, str, str] = (base.source, base.budget_reason, "")
     guard_origin: tuple[Source, str, str] = (base.source, base.guard_reason, "")
+    if override.policy:
+        # Meta's window belongs to the policy that meta has chosen.
+        decision = None
     if decision is not None and decision.bypass:
         n_run, budget, guard = ceiling.n_run, 0, 1.0
         run_origin = budget_origin = guard_origin = ("bypass", decision.reason, decision.decision_id)
@@ -344,8 +347,10 @@ def _routers(
     """
     held = {} if "*" in override.routers else {model: Setting(text, "configured") for model, text in configured.routers.items()}
     if meta is not None and meta.word.router and not meta.word.bypass and "*" in held:
-        word, silence = meta.word, f"no word from meta for more than {stale_after_s:g} s"
-        held["*"] = Setting(word.router, META, word.reason, word.decision_id) if fresh else Setting(held["*"].value, "fallback", silence)
+        word, silence, own = meta.word, f"no word from meta for more than {stale_after_s:g} s", held["*"].value
+        held["*"] = Setting(word.router, META, word.reason, word.decision_id) if fresh else Setting(own, "fallback", silence)
+        if override.policy:
+            held["*"] = Setting(own, "configured", "an operator holds the policy, and meta's router is for meta's own")
     return held | {model: Setting(text, "operator", _operator_reason(override)) for model, text in override.routers.items()}
 
 

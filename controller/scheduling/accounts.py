@@ -11,6 +11,9 @@ from hmas.controller.scheduling.queue.model_queue import QueuedRequest
 from hmas.controller.scheduling.queue.wait_queue import WaitQueue
 from hmas.controller.scheduling.results import Counts, TenantLoad
 
+MODELS_CHARS = 2_048
+"""Most characters of the models' names of one instance in a snapshot, which is sent several times a second."""
+
 
 def snapshot(
     room: WaitQueue, instances: Iterable[Instance], counts: Counts, *, now_s: float, gateway: str, forced: Sequence[str], alone: bool
@@ -58,7 +61,13 @@ def view(instance: Instance, queued: int, now_s: float) -> InstanceView:
         engine=instance.engine,
         profile=instance.spec.profile,
         queued=queued,
+        models=_models(instance),
     )
+
+
+def _models(instance: Instance) -> list[str]:
+    models = instance.models or ()
+    return sorted(models) if sum(map(len, models)) <= MODELS_CHARS else []
 
 
 def by_tenant(room: WaitQueue, running: Iterable[Running], now_s: float) -> dict[str, TenantLoad]:

@@ -71,6 +71,23 @@ def test_a_bypass_in_force_goes_on_from_when_it_was_last_in_force_and_back_to_wh
         assert past(*told).current == Candidate(policy="edf", parameters={"tpot_guard": 0.2})
 
 
+def test_what_ran_under_another_configuration_is_not_resumed_and_a_bypass_is():
+    said = all_of_type(MetaDecision, MetaModel(start="edf", pool=POLICIES).on_long(long_view(100.0), 100.0))
+    assert [one.configured for one in said] == ["edf"]
+    other = EDF.guarded(0.2)
+    for start, resumed in ((EDF, EDF), (other, other), (Candidate(policy="wfq"), Candidate(policy="wfq"))):
+        again = MetaModel(start=start, pool=POLICIES)
+        again.restore(said, 101.0)
+        assert again.current == resumed
+    old = MetaModel(start="wfq", pool=POLICIES)
+    old.restore([decided(100.0, "edf", "edf")], 101.0)
+    assert old.policy == "edf", "a decision of an older version does not tell"
+    broken = MetaModel(start="wfq", pool=POLICIES)
+    broken.restore([decided(100.0, "fcfs", "edf", bypass=True, changed=True, configured="edf")], 101.0)
+    told = all_of_type(MetaDecision, [one for at_s in (101.0, 120.0) for one in broken.on_short(short_view(at_s), at_s)])
+    assert [(one.policy, one.bypass) for one in told] == [("fcfs", True), ("wfq", False)]
+
+
 @pytest.mark.parametrize("kept", [1, 1000], ids=["only-a-sign-of-life", "all-decisions"])
 def test_after_a_bypass_the_former_policy_comes_back_with_its_parameters_over_a_restart(kept):
     limits = Limits(period_s=5.0, dwell_s=10.0, rollback_window_s=10.0, settle_s=2.0)
@@ -213,6 +230,25 @@ def test_a_selector_that_breaks_over_its_own_answer_is_not_asked_again_at_once()
     assert agent.beside(100.2) is None
     agent.handle([long_view(110.0)], 110.0)
     assert agent.beside(110.0) is not None, "the next evaluation tries again"
+
+
+@pytest.mark.parametrize("call", ["propose", "learn"])
+def test_a_selector_that_raises_is_told_of_in_the_decision_and_logged_once(call, caplog):
+    class Breaks(Insists):
+        def propose(self, situation):
+            return broken() if call == "propose" else super().propose(situation)
+
+        def learn(self, reward) -> None:
+            if call == "learn":
+                broken()
+
+    model = MetaModel(start="edf", pool=POLICIES, selector=Breaks(EDF))
+    agent = MetaAgent(Meta(model, None))
+    for at_s in (100.0, 110.0, 120.0):
+        said = all_of_type(MetaDecision, agent.handle([long_view(at_s)], at_s))
+    assert [(one.policy, one.source) for one in said] == [("edf", "insists")]
+    assert said[0].reason.startswith(f"the selector broke in `{call}`: KeyError: ")
+    assert ["the selector broke" in one.getMessage() for one in caplog.records] == [True]
 
 
 # -- what is told meanwhile

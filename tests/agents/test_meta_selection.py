@@ -129,6 +129,16 @@ def test_windows_and_hints_are_part_of_what_is_proposed():
     assert live(lanes, 12.0)[-1].parameters == {"slow_quantile": 0.7}
 
 
+def test_a_window_that_an_operator_holds_is_not_changed_and_the_order_may_be():
+    meta = model(Says(Candidate(policy="edf", n_run=OPEN_WINDOW)))
+    said = live(meta, 60.0, long={"forced": ["knobs"]})
+    assert meta.current == Candidate(policy="edf")
+    assert "an operator holds the windows" in said[-1].reason
+    other = model(Says(SJF.window(OPEN_WINDOW)))
+    live(other, 60.0, long={"forced": ["knobs"]})
+    assert other.current == SJF
+
+
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [

@@ -17,6 +17,7 @@ from hmas.agents.meta.twin.twin import Answer, Twin, TwinSettings
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY, POLICIES
 
 SHIPPED = Candidate(policy=DEFAULT_POLICY)
+HEAVY = Candidate(policy=DEFAULT_POLICY, parameters={"output_weight": 5.0})
 WORSE, BETTER = [4.0, 4.0, 5.0, 4.0, 3.0, 4.0], [9.0, 8.0, 9.0, 9.0, 8.0, 9.0]
 """Good requests of ten in each slot; the first and the last slot of a round do not count."""
 
@@ -48,7 +49,9 @@ def test_what_lasts_is_not_brief():
     assert not gain_of(*[4.0] * 20).brief
 
 
-@pytest.mark.parametrize(("candidate", "chosen"), [(SHIPPED, True), (SHIPPED.window(8), False), (EDF, False)])
+@pytest.mark.parametrize(
+    ("candidate", "chosen"), [(SHIPPED, True), (SHIPPED.window(8), False), (EDF, False), (SHIPPED.guarded(0.25), False), (HEAVY, False)]
+)
 def test_only_what_is_shipped_is_chosen_on_brief_evidence(candidate: Candidate, chosen: bool):
     twin, now_s = twin_of(lived(blocked()))
     check = Check(requests=50, everyone=50, replayed=0.4, true=0.4)
@@ -65,6 +68,19 @@ def test_what_is_shipped_is_replayed_until_its_evidence_is_long_and_alone_where_
         assert rounds == [(FCFS, SHIPPED)] * 4
     schedule = CandidateSchedule()
     assert len(schedule.choose(FCFS, POLICIES, lambda *_: Gain(share=-0.5, error=0.1, good=0.1, other_good=0.6), places=3)) >= 3
+
+
+def test_what_is_shipped_is_replayed_beside_the_plain_baseline_too():
+    schedule = CandidateSchedule()
+    for _ in range(4):
+        assert SHIPPED in schedule.choose(schedule.plain, POLICIES, lambda *_: None, places=3)
+
+
+def test_a_proposal_is_replayed_again_beside_the_plain_baseline_however_short_time_is():
+    schedule, known = CandidateSchedule(), Gain(share=-0.5, error=0.1, good=0.1, other_good=0.6)
+    proposed = schedule.plain.under("edf")
+    for _ in range(4):
+        assert proposed in schedule.choose(schedule.plain, POLICIES, lambda *_: known, proposed, places=2)
 
 
 def test_the_judge_is_silent_where_too_little_was_replayed():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import nnls  # type: ignore[import-untyped]  # it ships no types
-from twin_kit import FCFS, asked, completion, engine, looked, plant, served_fleet, told, world
+from twin_kit import EDF, FCFS, asked, completion, engine, looked, plant, served_fleet, told, world
 from typing_kit import known
 
 from hmas.agents.meta.candidate import Candidate
@@ -14,6 +14,7 @@ from hmas.agents.meta.twin.fleet import FleetModel
 from hmas.agents.meta.twin.past_requests import Traffic
 from hmas.agents.meta.twin.plant import CountedSteps
 from hmas.agents.meta.twin.replay import replay
+from hmas.agents.meta.twin.sample import part_of
 from hmas.controller.core.messages import OPEN_WINDOW, ControlAction
 from hmas.controller.core.statistics.step_fit import Step, least_squares
 from hmas.controller.core.types import Controls
@@ -159,3 +160,35 @@ def test_least_squares_without_negatives_is_what_scipy_finds(rows):
     factor = np.linalg.cholesky(system).T
     expected, _ = nnls(factor, np.linalg.solve(factor.T, right))
     assert least_squares(system, right) == pytest.approx(expected, abs=1e-6)
+
+
+def serving(name: str, *models: str):
+    return msgspec.structs.replace(plant(name), models=frozenset(models) or None)
+
+
+def test_an_instance_is_replayed_with_the_models_that_it_serves():
+    few = [asked(number, 1000.0 + number, 10) for number in range(40)]
+    records = replay(world(few, plants=(serving("a", "m"), serving("b", "n"))), FCFS)[1]
+    assert {record.instance for record in records} == {"a"}
+    fleet = FleetModel(lambda _name: load_profile("demo-small"))
+    for models, found in ((["m", "n"], frozenset({"m", "n"})), ([], None)):
+        fleet.observe(told(0.0, models=models))
+        assert fleet.plants(0.0, 60.0)[0][0].models == found
+
+
+def test_instances_of_other_models_stand_for_no_other_and_what_nobody_serves_is_left_out():
+    many = [asked(number, 1000.0 + number, 10) for number in range(400)]
+    assert part_of([serving("a", "m"), serving("b", "m")], 400, 200).share == 0.5
+    assert part_of([serving("a", "m"), serving("b", "n")], 400, 200).share == 1.0
+    assert part_of([serving("a", "m"), msgspec.structs.replace(serving("b", "m"), held=True)], 400, 200).share == 1.0
+    assert part_of([serving("a", "m"), serving("b", "n")], 400, 200).of(many) == many
+    assert part_of([serving("a", "n"), serving("b")], 400, 200).of(many) == many
+    assert part_of([serving("a", "n")], 400, 200).of(many) == []
+
+
+@pytest.mark.parametrize(("forced", "n_run"), [(["knobs"], 12), (["knobs:a"], 12), (["knobs:b", "budget:a"], 64)])
+def test_where_an_operator_holds_the_window_no_candidate_has_another(forced, n_run):
+    fleet = FleetModel(lambda _name: load_profile("demo-small"))
+    fleet.observe(msgspec.structs.replace(told(0.0), forced=forced))
+    plants, _ = fleet.plants(0.0, 60.0)
+    assert plants[0].controls(EDF.window(64), 0.0).n_run == n_run

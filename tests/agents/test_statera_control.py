@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from hmas.agents.statera.conformal import LengthCalibrator
 from hmas.agents.statera.model import StateraModel
+from hmas.agents.statera.recent_misses import RecentMisses
 from hmas.controller.core.messages import ControlAction, ShortView
+from hmas.controller.core.types import OutcomeKind
 
 
 def last_n_run(actions, default=0):
@@ -203,6 +205,27 @@ def test_a_held_budget_is_followed_and_the_window_regulated():
     assert 5000 <= last.token_budget < 8192, "it goes on from what was held"
 
 
+def test_a_held_window_leaves_the_token_budget_to_its_law():
+    model, budget = StateraModel(period_s=0.25, n_run_start=16), 2048
+
+    def serve(from_s: float, seconds: float, pressure: float, forced: list[str]) -> None:
+        nonlocal budget
+        for step in range(int(4 * seconds)):
+            now_s = from_s + 0.25 * step
+            seen = instance(n_run=16, in_flight=16, tpot_pressure=pressure, token_budget=budget, max_token_budget=2048)
+            for action in model.observe(short_view(now_s, instances=[seen], forced=forced, utilization={"i0": pressure}), now_s):
+                budget = action.token_budget
+                assert not forced or (action.n_run == 16 and "operator" in action.reason)
+
+    serve(0.0, 5.0, 2.0, [])
+    low = budget
+    assert low < 2048
+    serve(5.0, 5.0, 0.2, ["knobs", "budget"])
+    assert budget == low, "the operator holds both"
+    serve(10.0, 30.0, 0.2, ["knobs"])
+    assert budget == 2048
+
+
 def test_it_gives_signs_of_life_between_long_periods():
     model, said_s = StateraModel(period_s=30.0, keep_alive_s=1.0), []
     for step in range(400):
@@ -331,3 +354,36 @@ def test_a_full_window_opens_where_targets_are_kept_and_stays_where_tpot_is_miss
     assert serve(60.0) < 75, "a quarter of those that begin in time miss their TPOT target"
     assert serve(20.0, missed_ttft=0.0) > 80
     assert serve(20.0, pressure=0.95) < 70, "above the band"
+
+
+def test_what_one_instance_misses_lowers_no_window_of_another():
+    """Two models: the gateway's share of misses is half, and all of them are of one."""
+    model, n_run, pressures = StateraModel(period_s=0.25, n_run_start=16), {"good": 16, "bad": 16}, {"good": 0.3, "bad": 2.0}
+    for step in range(80):
+        now_s = 0.25 * step
+        seen = [instance(name=name, n_run=n_run[name], in_flight=n_run[name], tpot_pressure=u) for name, u in pressures.items()]
+        ended = [
+            completion(100 * step + part, now_s, instance="bad" if part % 2 else "good", tpot_ms=80.0 if part % 2 else 12.0)
+            for part in range(8)
+        ]
+        view = short_view(now_s, instances=seen, queued=50, utilization=pressures, recent=ended, tpot_violation_rate=0.5)
+        n_run |= {action.instance: action.n_run for action in model.observe(view, now_s)}
+    assert n_run["good"] >= 16
+    assert n_run["bad"] < 16
+
+
+def test_the_misses_of_an_instance_are_those_of_its_recent_ends_that_no_client_caused():
+    two = short_view(10.0, instances=[instance(), instance(name="i1")], tpot_violation_rate=0.7)
+    misses = RecentMisses()
+    for number in range(9):
+        misses.learn(completion(number, 10.0, tpot_ms=80.0 if number < 3 else 20.0))
+        misses.learn(completion(number, 10.0, tpot_ms=80.0, outcome=OutcomeKind.CANCELLED))
+        misses.learn(completion(number, 10.0, outcome=OutcomeKind.REJECTED, status=413))
+    assert misses.share(two, 10.0) == 0.0, "too few"
+    misses.learn(completion(9, 10.0, tpot_ms=-1.0, outcome=OutcomeKind.FAILED, status=502))
+    assert misses.share(two, 10.0) == 0.3
+    assert misses.share(short_view(10.0, tpot_violation_rate=0.7), 10.0) == 0.7, "of the only instance the gateway's share is its own"
+    for number in range(2_000):
+        misses.learn(completion(number, 12.0))
+    assert misses.share(two, 12.0) == 0.0
+    assert misses.share(two, 60.0) == 0.0

@@ -100,6 +100,12 @@ def snapshot() -> m.Event:
     return m.Event(sent_s=1.0, source="meta", kind="policy", subject="edf")
 
 
+def test_an_older_gateways_account_of_an_instance_can_be_read():
+    raw = msgspec.json.decode(encode(system_snapshot(instance_view(models=["m"]))))
+    del raw["m"]["instances"][0]["models"]
+    assert of_type(m.SystemSnapshot, decode(msgspec.json.encode(raw))).instances[0].models == []
+
+
 def test_unknown_fields_are_ignored():
     raw = msgspec.json.decode(encode(snapshot()))
     raw["m"]["colour"] = {"of": ["a", "later", "version"]}

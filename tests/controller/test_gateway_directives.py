@@ -132,6 +132,23 @@ def test_operators_win_over_everybody():
         assert found.forced == ("policy", "knobs", "budget:a", "tenants", "engines")
 
 
+def test_where_an_operator_holds_the_policy_metas_window_and_router_do_not_apply():
+    override = hold(policy="wfq")
+    found = at(meta=decide(n_run=6), statera=act(4), override=override).instances["a"]
+    assert (found.controls.n_run, found.n_run.source) == (4, "statera")
+    alone = at(meta=decide(n_run=6), override=override).instances["a"]
+    assert (alone.controls.n_run, alone.n_run.source) == (32, "configured")
+    broken = at(meta=decide(bypass=True), statera=act(4, token_budget=512), override=override).instances["a"]
+    assert (broken.controls.n_run, broken.token_budget.source) == (4, "statera")
+    led, held = (at(configured=ROUTED, meta=decide(router="default"), override=one) for one in (NOTHING, override))
+    assert [(one.routers["*"].value, one.routers["*"].source) for one in (led, held)] == [
+        ("default", "meta"),
+        ("round-robin", "configured"),
+    ]
+    (told,) = [one for one in changes(led, held) if one.kind == "router"]
+    assert "an operator holds the policy" in told.reason
+
+
 def test_a_hold_names_the_instances_and_knobs_that_agents_are_to_leave_alone():
     def forced(**knobs):
         return at(override=hold(knobs=knobs)).forced

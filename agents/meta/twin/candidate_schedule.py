@@ -77,7 +77,7 @@ class CandidateSchedule:
             start: The configured candidate, which may return.
             routers: Routers that may be replayed; an empty text is the configured one.
         """
-        shipped = current.under(DEFAULT_POLICY).window(0)
+        shipped = shipped_beside(current)
         regular = [current.under(name) for name in OFTEN if name in pool]
         regular += [shipped] if DEFAULT_POLICY in pool else []
         regular += [current.routed(router) for router in routers]
@@ -102,15 +102,16 @@ class CandidateSchedule:
             overdue[proposed.label] = inf
         # It alone may be chosen on little evidence, so its evidence is collected first, and where time is short without others: fewer
         # candidates leave time for a longer window.
-        if shipped.label in periods and ((known := gains[shipped.label]) is None or known.brief):
+        wanting = shipped.label in periods and ((known := gains[shipped.label]) is None or known.brief)
+        if wanting:
             overdue[shipped.label] = inf
-            places = 2 if places <= FEW else places
+        alone = wanting and places <= FEW
         # Among equals the first one goes first.
-        chosen = sorted(overdue, key=lambda label: -overdue[label])[: places - 1]
-        if self.plain.label in (current.label, *chosen):
+        chosen = sorted(overdue, key=lambda label: -overdue[label])[: 1 if alone else places - 1]
+        if self.plain.label in (current.label, *chosen) and not alone:
             # Two windows can only be compared on the same traffic.
             periods[self._neighbour.label] = (self._neighbour, SELDOM)
-            chosen = list(dict.fromkeys((*chosen[: places - 2], self.plain.label, self._neighbour.label)))
+            chosen = list(dict.fromkeys((*chosen[: max(1, places - 2)], self.plain.label, self._neighbour.label)))
         self._looked_at = {label: self._looked_at[label] for label in periods if label in self._looked_at}
         self._looked_at |= dict.fromkeys(chosen, self._turn)
         return (current, *(periods[label][0] for label in chosen if label != current.label))
@@ -133,12 +134,17 @@ class CandidateSchedule:
         return Candidate(policy="fcfs", n_run=CAPS[place if 0 <= place < len(CAPS) else self.cap - step])
 
 
-def is_shipped(candidate: Candidate, current: Candidate) -> bool:
-    """Whether it is what an installation without any setting starts with: the default policy, under the windows that statera sets.
+def shipped_beside(current: Candidate) -> Candidate:
+    """Returns what an installation without any setting starts with: the default policy and parameters, under the windows that statera sets.
 
-    A change of the router away from that of `current` is never part of it.
+    The share of the TPOT guard and the router are those of `current`: a change of either is never part of it.
     """
-    return candidate.policy == DEFAULT_POLICY and candidate.n_run == 0 and candidate.router == current.router
+    return current.under(DEFAULT_POLICY).window(0)
+
+
+def is_shipped(candidate: Candidate, current: Candidate) -> bool:
+    """Whether a candidate is what is shipped, see `shipped_beside`."""
+    return candidate == shipped_beside(current)
 
 
 def _period(found: Gain | None, usual: int) -> int:

@@ -66,6 +66,7 @@ class FleetModel:
     def __init__(self, profile_named: Callable[[str], Profile | None] = lambda _name: None) -> None:
         self._profile_named = profile_named
         self._views: list[InstanceView] = []
+        self._forced: frozenset[str] = frozenset()
         self.overdue = self.in_flight = 0
         self._seen_s = float("-inf")
         self._fits: dict[str, CountedSteps] = {}
@@ -84,7 +85,7 @@ class FleetModel:
 
     def observe(self, snapshot: SystemSnapshot) -> None:
         """Takes the instances' state from a snapshot."""
-        self._views = snapshot.instances
+        self._views, self._forced = snapshot.instances, frozenset(snapshot.forced)
         self.overdue, self.in_flight = snapshot.overdue, sum(view.in_flight for view in snapshot.instances)
         self._seen_s = snapshot.sent_s
         names = {view.name for view in snapshot.instances}
@@ -139,6 +140,8 @@ class FleetModel:
                     ceiling=max(1, min(OPEN_WINDOW, view.capacity_n_run)),
                     token_budget=view.token_budget if 0 < view.token_budget <= CONTEXT else None,
                     first_token_overhead_ms=view.first_token_overhead_ms if 0.0 < view.first_token_overhead_ms < LEAD_MS_MOST else 0.0,
+                    models=frozenset(view.models) or None,
+                    held=not self._forced.isdisjoint(("knobs", f"knobs:{view.name}")),
                 )
             )
         return plants, ""

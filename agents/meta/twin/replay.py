@@ -45,6 +45,8 @@ class ReplayInstance(msgspec.Struct, frozen=True, kw_only=True):
         regulated: The controls that statera gave it, each with its start; at least one. `ceiling`: the largest window that it can have.
         token_budget: Its active token budget; None for the profile's own.
         first_token_overhead_ms: Time beyond the prompt's own prefill within which most first tokens came; 0 if not known.
+        models: Models that it serves, None for any.
+        held: Whether an operator holds its window, so that a candidate's does not apply.
     """
 
     name: str
@@ -53,12 +55,15 @@ class ReplayInstance(msgspec.Struct, frozen=True, kw_only=True):
     ceiling: int
     token_budget: int | None = None
     first_token_overhead_ms: float = 0.0
+    models: frozenset[str] | None = None
+    held: bool = False
 
     def controls(self, candidate: Candidate, at_s: float) -> Controls:
-        """Returns its controls at a time: statera's of that time, with the candidate's window if it has one."""
+        """Returns its controls at a time: statera's of that time, with the candidate's window if it has one and no operator's applies."""
         place = bisect_right(self.regulated, at_s, key=itemgetter(0)) - 1
         given = self.regulated[max(0, place)][1]
-        return Controls(n_run=min(candidate.n_run or given.n_run, self.ceiling), guard=given.guard)
+        wanted = given.n_run if self.held else candidate.n_run or given.n_run
+        return Controls(n_run=min(wanted, self.ceiling), guard=given.guard)
 
 
 class ReplayScenario(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,6 +127,7 @@ def replay(world: ReplayScenario, candidate: Candidate) -> tuple[ReplayResult, l
                 kv_capacity_tokens=plant.profile.kv_capacity_tokens,
                 kv_bytes_per_token=plant.profile.kv_bytes_per_token,
                 first_token_overhead_ms=plant.first_token_overhead_ms,
+                models=plant.models,
             )
             for plant in world.plants
         ],

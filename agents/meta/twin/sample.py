@@ -27,9 +27,12 @@ class Part:
     share: float
 
     def of(self, asked: Iterable[PastRequest]) -> list[PastRequest]:
-        """Returns the requests of this part, always the same ones."""
+        """Returns the requests of this part, always the same ones; those that none of its instances serves are left out."""
         threshold = int(WHOLE * self.share)
-        return [one for one in asked if crc32(one.request.id.encode()) < threshold] if self.share < 1.0 else list(asked)
+        any_model = any(plant.models is None for plant in self.plants)
+        models = {model for plant in self.plants for model in plant.models or ()}
+        found = [one for one in asked if any_model or one.request.model in models]
+        return [one for one in found if crc32(one.request.id.encode()) < threshold] if self.share < 1.0 else found
 
 
 def part_of(plants: Sequence[ReplayInstance], asked: int, most: int) -> Part:
@@ -41,5 +44,5 @@ def part_of(plants: Sequence[ReplayInstance], asked: int, most: int) -> Part:
 
 
 def _alike(plants: Sequence[ReplayInstance]) -> bool:
-    """Whether the instances have equal KV caches, so that any can represent the others."""
-    return len({plant.profile.kv_blocks for plant in plants}) == 1
+    """Whether all instances have the same models, equal KV caches, and windows that are set alike, so that any can represent the others."""
+    return len({(plant.models, plant.profile.kv_blocks, plant.held) for plant in plants}) == 1

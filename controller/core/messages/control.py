@@ -91,6 +91,7 @@ class MetaDecision(Message, frozen=True, tag="decision"):
         changed: Whether the decision changes the active policy, parameters, window or router.
         repeats: Id of the decision that this one only repeats as a sign of life, empty for a new decision.
         router: Router of all models without one of their own, as `make_router` reads it; empty leaves the configured one.
+        configured: Label (`label_of`) of the configured policy with its parameters that meta goes by; empty if not told.
     """
 
     sent_s: float
@@ -111,6 +112,7 @@ class MetaDecision(Message, frozen=True, tag="decision"):
     previous_n_run: int = 0
     previous_router: str = ""
     router: str = ""
+    configured: str = ""
 
 
 class DecisionOutcome(Message, frozen=True, tag="decision_outcome"):

@@ -22,6 +22,7 @@ class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
         capacity_n_run: Largest useful n_run (the engine's own maximum, else the configured one).
         engine: The engine's last snapshot, None if there is none yet.
         profile: What the configuration says of its speed (`engines[].profile`), empty for nothing.
+        models: The models that it serves, in alphabetical order; empty for any, and if they are too many to be told.
     """
 
     name: str
@@ -41,6 +42,7 @@ class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
     sequences: int = 0
     profile: str = ""
     queued: int = 0
+    models: list[str] = field(default_factory=list)
 
     @property
     def occupied(self) -> int:
