@@ -55,7 +55,11 @@ class Processes:
         }
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("HMAS_")}
         self.running[instance] = subprocess.Popen(
-            [sys.executable, "-m", "hmas.agents", "perception"], cwd=ROOT, env={**inherited, **own}, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-m", "hmas", "run", "agent", "perception"],
+            cwd=ROOT,
+            env={**inherited, **own},
+            stderr=subprocess.PIPE,
+            text=True,
         )
 
     async def latest(self, stream: str, kind: type) -> list:

@@ -262,7 +262,7 @@ def test_the_instance_keeps_its_name_over_restarts():
 
 def start_process(name: str, url: str, **env: str) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-m", "hmas.agents", name],
+        [sys.executable, "-m", "hmas", "run", "agent", name],
         cwd=ROOT,
         env={**os.environ, "HMAS_BUS__URL": url, **env},
         stderr=subprocess.PIPE,
