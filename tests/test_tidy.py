@@ -13,6 +13,8 @@ FLOORS = ("engines", "controller", "agents", "hmas")
 SOURCES = (*FLOORS, "lab")
 STARTED_BY_NAME = {
     "hmas.cli.main": "console script in pyproject.toml",
+    "hmas.agents.perception.agent": "imported by name by hmas.agents.runtime.shell",
+    "hmas.agents.prediction.agent": "likewise",
     "hmas_lab.cli": "console script in lab/pyproject.toml",
     "hmas_lab.meta.bandit": "entry point hmas.selectors in lab/pyproject.toml",
     "hmas_lab.meta.change_point": "entry point hmas.selectors in lab/pyproject.toml",

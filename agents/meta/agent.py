@@ -41,7 +41,6 @@ class MetaAgent:
 
     name = "meta"
     streams: tuple[str, ...] = (VIEWS,)
-    tick_s = 0.0
     max_age_s: Mapping[type[Message], float] = MappingProxyType({ShortView: VIEW_FRESH_S, LongView: 15.0, SystemSnapshot: 10.0})
 
     def __init__(self, meta: Meta) -> None:
@@ -79,10 +78,6 @@ class MetaAgent:
         for call, error in self.model.selector_calls.faults():
             log.error("meta: the selector broke in `%s`, so it proposes nothing; this error is logged once", call, exc_info=error)
         return said + self._reports(now_s)
-
-    def on_tick(self, now_s: float) -> list[Message]:  # noqa: ARG002 - part of the protocol
-        """Does nothing: `tick_s` is 0."""
-        return []
 
     def beside(self, now_s: float) -> Deferred[Any] | None:  # noqa: ARG002 - part of the protocol
         """Returns the work that the model waits for: a replay or an answer."""

@@ -17,7 +17,6 @@ class QosAgent:
 
     name = "qos"
     streams: tuple[str, ...] = (TELEMETRY,)
-    tick_s = 0.0
     # An old completion still calibrates lengths.
     max_age_s: Mapping[type[Message], float] = MappingProxyType({SystemSnapshot: SNAPSHOT_AGE_S})
 
@@ -39,10 +38,6 @@ class QosAgent:
             elif isinstance(message, SystemSnapshot):
                 views += self.model.observe(message, now_s)
         return views
-
-    def on_tick(self, now_s: float) -> list[Message]:  # noqa: ARG002 - part of the protocol
-        """Does nothing: `tick_s` is 0."""
-        return []
 
 
 def make_agent(config: Config) -> QosAgent:

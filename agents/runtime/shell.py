@@ -1,7 +1,7 @@
 """Runs one agent process: it reads streams, calls the agent, posts the answers and stops cleanly. It contains no agent logic.
 
 An agent is a plain object (see `Agent`). The shell reads its streams in a consumer group named after the agent. It collects messages
-while the agent works on a batch, hands over the next batch, posts the answers, then acknowledges the messages. It also calls `on_tick`.
+while the agent works on a batch, hands over the next batch, posts the answers, then acknowledges the messages.
 Delivery is at least once: after a crash between posting and acknowledging, the same messages arrive again, so an agent recognises by the
 message id what it has already counted. The shell reads the streams in `follows` without a group, so every instance of the agent sees all of
 their messages.
@@ -13,7 +13,6 @@ import logging
 import os
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -22,6 +21,7 @@ from hmas.agents.runtime.inbox import Inbox
 from hmas.agents.runtime.staleness import StaleWatch
 from hmas.agents.runtime.work import Deferred, Lane
 from hmas.controller.bus.base import Bus, Delivery
+from hmas.controller.config.derived import AGENT_NAMES
 from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.core.messages import TELEMETRY, Event, Message, ModelReport, Severity
@@ -47,17 +47,6 @@ STOP_WAIT_S = 5.0
 CONNECT_WAIT_S = 10.0
 """How long a starting agent waits for the bus before it continues without recovered state."""
 
-AGENTS: Mapping[str, str] = MappingProxyType(
-    {
-        "perception": "hmas.agents.perception.agent",
-        "prediction": "hmas.agents.prediction.agent",
-        "qos": "hmas.agents.qos.agent",
-        "meta": "hmas.agents.meta.agent",
-        "statera": "hmas.agents.statera.agent",
-    }
-)
-"""The module of each agent. It offers `make_agent(config: Config) -> Agent`; only that agent's own process imports it."""
-
 
 class Agent(Protocol):
     """The interface between an agent and the shell. Its methods do no I/O and read no clock; they return slow work as `Deferred`.
@@ -65,13 +54,11 @@ class Agent(Protocol):
     Attributes:
         name: Name on the bus: the consumer group and the `source` of the agent's events.
         streams: Streams that the agent reads; each message goes to one instance of the group, so instances share the work.
-        tick_s: Seconds between two calls of `on_tick`; 0 for never.
         max_age_s: Largest useful age (now - `sent_s`) by message type. The shell acknowledges and counts older messages, but drops them.
     """
 
     name: str
     streams: tuple[str, ...]
-    tick_s: float
     max_age_s: Mapping[type[Message], float]
 
     async def recover(self, bus: Bus, now_s: float) -> None:
@@ -83,6 +70,17 @@ class Agent(Protocol):
         The next batch arrives after the answers to this one are posted; ticks continue meanwhile. If the call or its deferred work raises,
         the shell hands over the same messages one at a time, and logs and skips each message that raises.
         """
+
+
+@runtime_checkable
+class Ticks(Protocol):
+    """An agent that also works by the clock.
+
+    Attributes:
+        tick_s: Seconds between two calls of `on_tick`, more than 0.
+    """
+
+    tick_s: float
 
     def on_tick(self, now_s: float) -> list[Message]:
         """Runs every `tick_s`, with or without messages, and also while the bus is unreachable; returns what to post."""
@@ -305,17 +303,18 @@ class AgentShell:
         return answers
 
     async def _tick(self) -> None:
-        if self.agent.tick_s <= 0:
+        agent = self.agent
+        if not isinstance(agent, Ticks):
             return
-        next_s = self.clock.now_s() + self.agent.tick_s
+        next_s = self.clock.now_s() + agent.tick_s
         while True:
             await asyncio.sleep(max(0.0, next_s - self.clock.now_s()))
             now_s = self.clock.now_s()
             # Ticks missed while the machine was busy are dropped.
-            next_s = max(next_s + self.agent.tick_s, now_s)
+            next_s = max(next_s + agent.tick_s, now_s)
             self.counts.ticks += 1
             try:
-                self._post(self.agent.on_tick(now_s))
+                self._post(agent.on_tick(now_s))
             except Exception:
                 self.counts.failed += 1
                 log.exception("%s: tick failed", self.agent.name)
@@ -363,14 +362,14 @@ async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:
 
 
 def make_agent(name: str, config: Config) -> Agent:
-    """Imports and builds the agent with this name.
+    """Imports and builds the agent with this name: `make_agent` of its module, which only that agent's own process imports.
 
     Raises:
         ConfigError: The name is unknown.
     """
-    if name not in AGENTS:
-        raise ConfigError(f"agent {name!r} is unknown; allowed: {', '.join(AGENTS)}")
-    agent: Agent = importlib.import_module(AGENTS[name]).make_agent(config)
+    if name not in AGENT_NAMES:
+        raise ConfigError(f"agent {name!r} is unknown; allowed: {', '.join(AGENT_NAMES)}")
+    agent: Agent = importlib.import_module(f"hmas.agents.{name}.agent").make_agent(config)
     return agent
 
 

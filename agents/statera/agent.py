@@ -25,7 +25,6 @@ class StateraAgent:
 
     name = "statera"
     streams: tuple[str, ...] = (VIEWS,)
-    tick_s = 0.0
     max_age_s: Mapping[type[Message], float] = MappingProxyType({ShortView: VIEW_FRESH_S})
 
     def __init__(self, model: StateraModel | PaperStatera) -> None:
@@ -47,10 +46,6 @@ class StateraAgent:
             if isinstance(message, ShortView):
                 actions += self.model.observe(message, now_s)
         return actions
-
-    def on_tick(self, now_s: float) -> list[Message]:  # noqa: ARG002 - part of the protocol
-        """Does nothing: `tick_s` is 0."""
-        return []
 
 
 def make_agent(config: Config) -> StateraAgent:

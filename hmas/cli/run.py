@@ -8,12 +8,13 @@ from typing import Any
 import click
 import uvloop
 
-from hmas.agents.runtime.shell import AGENTS, instance_name, run_agent
+from hmas.agents.runtime.shell import instance_name, run_agent
 from hmas.cli.admin import config_option, read_config
 from hmas.cli.output import example
 from hmas.controller.bus.base import Bus
 from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.bus.redis_bus import RedisBus
+from hmas.controller.config.derived import AGENT_NAMES
 from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.runtime import logs
@@ -45,7 +46,7 @@ def run_gateway(config_file: str | None) -> None:
 
 
 @run.command("agent", epilog=example("HMAS_BUS__URL=redis://127.0.0.1:6379 hmas run agent qos --config hmas.yaml"))
-@click.argument("name", type=click.Choice(list(AGENTS)))
+@click.argument("name", type=click.Choice(AGENT_NAMES))
 @config_option
 def run_one_agent(name: str, config_file: str | None) -> None:
     """Run the agent NAME."""

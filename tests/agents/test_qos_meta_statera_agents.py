@@ -64,7 +64,6 @@ def test_messages_of_others_are_none_of_their_business():
     for name in ("qos", "meta", "statera"):
         agent = make_agent(name, CONFIG)
         assert agent.handle([notice], 1.0) == []
-        assert agent.on_tick(1.0) == []
 
 
 async def test_they_resume_from_their_streams():

@@ -17,12 +17,13 @@ from shell_kit import shells
 from typing_kit import all_of_type, of_type
 
 from hmas.agents.runtime import shell as shell_module
-from hmas.agents.runtime.shell import AGENTS, AgentShell, instance_name, make_agent, run_agent
+from hmas.agents.runtime.shell import AgentShell, instance_name, make_agent, run_agent
 from hmas.agents.runtime.staleness import StaleWatch
 from hmas.agents.runtime.work import Deferred
 from hmas.controller.bus.embedded import EmbeddedServer
 from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.bus.redis_bus import RedisBus
+from hmas.controller.config.derived import AGENT_NAMES
 from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.core.messages import (
@@ -57,7 +58,7 @@ class Echo:
 
     name: str = "echo"
     streams: tuple[str, ...] = (REQUESTS,)
-    tick_s: float = 0.0
+    tick_s: float = 1e6
     max_age_s: Mapping[type[Message], float] = field(default_factory=lambda: {RequestNotice: 10.0})
     seen: Counter = field(default_factory=Counter)
     ticks: list = field(default_factory=list)
@@ -248,7 +249,7 @@ async def test_an_unknown_agent_is_refused_with_the_names_that_are():
         await run_agent("oracle", Config(), MemoryBus(), SystemClock())
 
 
-@pytest.mark.parametrize("name", list(AGENTS))
+@pytest.mark.parametrize("name", AGENT_NAMES)
 def test_every_agent_of_the_table_can_be_made(name):
     agent = make_agent(name, Config())
     assert agent.name == name

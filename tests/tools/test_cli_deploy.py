@@ -10,8 +10,8 @@ import pytest
 import yaml
 from typing_kit import known
 
-from hmas.agents.runtime.shell import AGENTS
 from hmas.cli.main import cli
+from hmas.controller.config.derived import AGENT_NAMES
 from hmas.controller.config.environment import OTHER_NAMES, names
 from hmas.controller.config.schema import Config
 
@@ -39,7 +39,7 @@ def settings_of(unit):
 def test_what_a_unit_starts_and_sets_exists(unit):
     text = unit.read_text()
     arguments = known(re.search(r"^ExecStart=/opt/hmas/bin/hmas (.*)$", text, re.MULTILINE))[1]
-    for name in AGENTS if "%i" in arguments else ["-"]:
+    for name in AGENT_NAMES if "%i" in arguments else ["-"]:
         assert_parses(arguments.replace("%i", name).split())
     assert set(settings_of(unit)) <= set(names()) | OTHER_NAMES
     assert "Type=notify" in text
@@ -54,7 +54,7 @@ def test_the_socket_unit_has_the_ports_of_the_configuration():
 
 def test_the_target_wants_every_agent():
     wanted = re.findall(r"hmas-agent@(\w+)\.service", (ROOT / "systemd" / "hmas.target").read_text())
-    assert sorted(wanted) == sorted(AGENTS)
+    assert sorted(wanted) == sorted(AGENT_NAMES)
 
 
 def test_a_gateway_may_drain_before_it_is_killed():
@@ -101,7 +101,7 @@ def test_what_the_containers_start_and_set_exists():
         assert_parses(service["command"])
         assert set(service["environment"]) <= set(names()), name
     agents = [service for service in own.values() if service["command"][:2] == ["run", "agent"]]
-    assert {service["command"][-1] for service in agents} == set(AGENTS)
+    assert {service["command"][-1] for service in agents} == set(AGENT_NAMES)
     (state,) = [volume for volume in own["gateway"]["volumes"] if volume.endswith(":/var/lib/hmas")]
     assert all(state in service.get("volumes", []) for service in agents), "agents load the models that `hmas models use` has chosen there"
     grace_s = int(own["gateway"]["stop_grace_period"].removesuffix("s"))

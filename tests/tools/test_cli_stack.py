@@ -5,10 +5,9 @@ import os
 
 import pytest
 
-from hmas.agents.runtime.shell import AGENTS
 from hmas.cli.stack import AGENT_STAGE, AGENT_WATCHDOG_S, ENGINE_STAGE, GATEWAY_STAGE, WATCHDOG_S, Choices, plan
 from hmas.cli.targets import parse_targets
-from hmas.controller.config.derived import running_agents
+from hmas.controller.config.derived import AGENT_NAMES, running_agents
 from hmas.controller.config.loader import load_config
 from hmas.controller.core.errors import ConfigError
 
@@ -45,7 +44,7 @@ def test_children_read_the_very_configuration_of_the_plan(tmp_path):
 def test_an_agent_that_hangs_is_started_again_within_ten_seconds():
     stack = plan(Choices(targets=parse_targets(["sim"]), port=0, admin_port=0, no_auth=True))
     limits = {spec.name: spec.watchdog_s for spec in [*stack.engine_specs(), *stack.control_specs("unix:///bus.sock")]}
-    assert limits == dict.fromkeys(AGENTS, AGENT_WATCHDOG_S) | dict.fromkeys(("gateway", "sim-1"), WATCHDOG_S)
+    assert limits == dict.fromkeys(AGENT_NAMES, AGENT_WATCHDOG_S) | dict.fromkeys(("gateway", "sim-1"), WATCHDOG_S)
     assert AGENT_WATCHDOG_S <= 8.0
 
 
@@ -66,7 +65,7 @@ def test_the_processes_and_their_order():
     assert "--speed" in engine.argv
     assert engine.stage == ENGINE_STAGE
     specs = stack.control_specs("redis://h")
-    assert [spec.name for spec in specs] == [*AGENTS, "gateway"]
+    assert [spec.name for spec in specs] == [*AGENT_NAMES, "gateway"]
     assert {spec.stage for spec in specs[:-1]} == {AGENT_STAGE}
     gateway = specs[-1]
     assert (gateway.stage, gateway.essential) == (GATEWAY_STAGE, True)

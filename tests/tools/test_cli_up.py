@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from typing_kit import known
 
-from hmas.agents.runtime.shell import AGENTS
+from hmas.controller.config.derived import AGENT_NAMES
 from hmas.controller.runtime.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -150,7 +150,7 @@ def test_from_start_to_stop(tmp_path):
     with Up(tmp_path, "--engine", "sim:demo-small@4", "--engine", "sim", "--no-auth") as up:
         doc = up.announced()
         assert [engine["name"] for engine in doc["engines"]] == ["sim-1", "sim-2"]
-        assert doc["agents"] == list(AGENTS)
+        assert doc["agents"] == list(AGENT_NAMES)
         assert get(doc["gateway"] + "/ready")[0] == 200
         status, answer = chat(doc)
         assert status == 200
@@ -178,7 +178,7 @@ def test_from_start_to_stop(tmp_path):
         assert "supervisor: process.crashed qos" in events
 
         family = up.family()
-        assert len(family) >= 2 + len(AGENTS) + 1 + 1
+        assert len(family) >= 2 + len(AGENT_NAMES) + 1 + 1
         assert up.stop() == 0
         assert gone(family.values()) == []
 

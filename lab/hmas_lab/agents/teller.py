@@ -34,7 +34,6 @@ class StubAgents:
 
     name = "teller"
     streams: tuple[str, ...] = (REQUESTS, TELEMETRY)
-    tick_s = 0.0
     max_age_s: Mapping[type[Message], float] = MappingProxyType({RequestNotice: MAX_AGE_S})
 
     def __init__(self, believer: Believer) -> None:
@@ -53,10 +52,6 @@ class StubAgents:
         notices = [message for message in messages if isinstance(message, RequestNotice)]
         features, costs = self._believer.tell(notices, now_s)
         return [*features, *costs]
-
-    def on_tick(self, now_s: float) -> list[Message]:  # noqa: ARG002 - part of the protocol
-        """Never called."""
-        return []
 
 
 def write_truths(path: Path, truths: Mapping[str, Truth]) -> None:
