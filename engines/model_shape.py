@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -21,14 +21,6 @@ def datasets_dir() -> Path:
     """HMAS_DATASETS_DIR if set, else the package's own `hmas/data`, which is datasets/ in a source tree."""
     named = os.environ.get(DATASETS_ENV)
     return Path(named) if named else Path(__file__).parent.parent / "data"
-
-
-class HasKvHeads(Protocol):
-    """A model with grouped-query attention."""
-
-    @property
-    def num_key_value_heads(self) -> int:
-        """Heads of keys and values."""
 
 
 class KvShape(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,11 +42,6 @@ class KvShape(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str = "bfloat16"
 
 
-def kv_heads_per_gpu(model: HasKvHeads, tp: int) -> int:
-    """KV heads that one of `tp` GPUs holds: its share; one, shared with other GPUs, if there are fewer heads than GPUs."""
-    return max(1, model.num_key_value_heads // tp)
-
-
 def kv_bytes_per_token(shape: KvShape, *, tp: int = 1, dtype: KvDtype = "auto") -> int:
     """Bytes of one token in the KV cache on `tp` GPUs together.
 
@@ -66,7 +53,9 @@ def kv_bytes_per_token(shape: KvShape, *, tp: int = 1, dtype: KvDtype = "auto") 
     element = ELEMENT_BYTES[name.split("_")[0]]
     if shape.kv_lora_rank:
         return shape.num_hidden_layers * (shape.kv_lora_rank + shape.qk_rope_head_dim) * element * tp
-    return 2 * shape.num_hidden_layers * kv_heads_per_gpu(shape, tp) * tp * shape.head_dim * element
+    # A GPU holds its share of the heads; if there are fewer heads than GPUs, several hold the same one.
+    heads_per_gpu = max(1, shape.num_key_value_heads // tp)
+    return 2 * shape.num_hidden_layers * heads_per_gpu * tp * shape.head_dim * element
 
 
 def model_names() -> list[str]:

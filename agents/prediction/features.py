@@ -91,13 +91,6 @@ class InstanceState(msgspec.Struct, frozen=True):
     hardware: str = UNKNOWN
 
 
-class Estimate(msgspec.Struct, frozen=True):
-    """Milliseconds from dispatch to first token, and per output token."""
-
-    ttft_ms: float
-    tpot_ms: float
-
-
 class Fleet:
     """Instances as columns, for any number of requests.
 
@@ -202,12 +195,6 @@ def token_budget(state: InstanceState) -> float:
     engine = state.view.engine
     told = engine.max_num_batched_tokens if engine is not None else None
     return float(state.view.token_budget or told or DEFAULT_BUDGET)
-
-
-def analytic(state: InstanceState, prompt_tokens: int) -> Estimate:
-    """Returns the formula for one request on one instance: see `Fleet.analytic`."""
-    ttft, tpot = Fleet([state]).analytic(np.array([float(prompt_tokens)]))
-    return Estimate(float(ttft[0, 0]), float(tpot[0, 0]))
 
 
 def model_name(features: RequestFeatures) -> bytes:

@@ -176,15 +176,11 @@ def profile_names() -> list[str]:
     return sorted(entry.name.removesuffix(".json") for entry in _shipped().iterdir() if entry.name.endswith(".json"))
 
 
-def load_profile(name_or_path: str, *, model: str | None = None) -> Profile:
+def load_profile(name_or_path: str) -> Profile:
     """Reads a profile: a shipped one by its name, or any file by a path that ends in `.json`.
 
-    Args:
-        name_or_path: The name or the path.
-        model: The model that the profile must be for, compared by `same_model`; None for any.
-
     Raises:
-        ProfileError: The profile does not exist, is not JSON, or is for another model; or a field is missing, unknown or out of range.
+        ProfileError: The profile does not exist or is not JSON, or a field is missing, unknown or out of range.
     """
     try:
         if name_or_path.endswith(".json"):
@@ -195,12 +191,7 @@ def load_profile(name_or_path: str, *, model: str | None = None) -> Profile:
             raise ProfileError(f"profile {name_or_path!r} is unknown; allowed: {_some_names(name_or_path)}, or the path of a .json file")
     except OSError as error:
         raise ProfileError(f"profile {name_or_path}: {error.strerror}") from error
-    profile = parse_profile(data, origin=name_or_path)
-    if model is not None and not same_model(profile.model, model):
-        raise ProfileError(
-            f"profile {name_or_path}: model {profile.model!r}, but the instance serves {model!r}; allowed: a profile of that model"
-        )
-    return profile
+    return parse_profile(data, origin=name_or_path)
 
 
 def parse_profile(data: bytes, *, origin: str) -> Profile:
@@ -219,14 +210,6 @@ def parse_profile(data: bytes, *, origin: str) -> Profile:
         raise ProfileError(f"profile {origin}: {error}") from error
     check_profile(profile, origin=origin)
     return profile
-
-
-def dump_profile(profile: Profile) -> bytes:
-    """The profile as a JSON document: keys sorted, indented by two spaces, the same bytes for the same profile."""
-    curve = [list(point) for point in profile.token_curve]
-    document = msgspec.structs.asdict(profile) | {"token_curve": curve}
-    lines = [f"  {msgspec.json.encode(key).decode()}: {msgspec.json.encode(document[key]).decode()}" for key in sorted(document)]
-    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
 def check_profile(profile: Profile, *, origin: str | None = None) -> None:

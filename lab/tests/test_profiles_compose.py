@@ -1,13 +1,14 @@
 """Profiles from a data sheet: they need no data, follow from the shapes, and refuse what does not fit."""
 
 import itertools
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from hmas_lab.profiles.__main__ import main
-from hmas_lab.profiles.build import DATA_SHEET, HOST
+from hmas_lab.profiles.build import DATA_SHEET, HOST, dump_profile
 from hmas_lab.profiles.compose import Host, compose, profile_name, step_cost
 from hmas_lab.profiles.gpus import load_gpu, load_gpus
 from hmas_lab.profiles.memory import kv_blocks
@@ -16,7 +17,7 @@ from hmas_lab.profiles.reduce import least_squares
 from hmas_lab.profiles.summary import reduction, table
 
 from hmas.engines.errors import ProfileError
-from hmas.engines.sim.profile import faster, load_profile, parse_profile, profile_names
+from hmas.engines.sim.profile import Profile, faster, load_profile, parse_profile, profile_names
 
 LLAMA = load_model("llama-3-8b")
 QWEN_MOE = load_model("qwen3-30b-a3b")
@@ -151,3 +152,10 @@ def test_a_faster_run_of_a_composed_profile_is_faster_in_every_part():
     work = {"prefill_tokens": 700, "prefill_pairs": 700 * 701 // 2, "decode_seqs": 20, "decode_kv_tokens": 30_000}
     assert quick.step_duration_s(**work) == pytest.approx(profile.step_duration_s(**work) / 4)
     assert quick.swap_gb_per_s == pytest.approx(4 * profile.swap_gb_per_s)
+
+
+def test_a_profile_is_written_the_same_way_every_time_and_read_back():
+    profile = load_profile("h100-llama-3-8b")
+    data = dump_profile(profile)
+    assert parse_profile(data, origin="back") == profile
+    assert list(json.loads(data)) == sorted(Profile.__struct_fields__)

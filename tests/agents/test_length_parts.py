@@ -278,4 +278,4 @@ def test_no_answer_is_expected_beyond_twice_the_longest_and_a_longer_one_counts_
     ],
 )
 def test_demands_are_read(text, tokens):
-    assert demanded_tokens(text) == pytest.approx(tokens)
+    assert demanded_tokens(text.lower()) == pytest.approx(tokens)

@@ -13,7 +13,7 @@ from prediction_kit import Constant, completion, features, healthy, snapshot, vi
 
 from hmas.agents.prediction import model as model_module
 from hmas.agents.prediction.calibration import Residual
-from hmas.agents.prediction.features import FEATURES, Fleet, InstanceState, analytic, categories, expected_in_flight
+from hmas.agents.prediction.features import FEATURES, Fleet, InstanceState, categories, expected_in_flight
 from hmas.agents.prediction.model import FORGET_S, NAMED, REMEMBERED_PAIRS, STALE_S, PredictionModel
 from hmas.agents.prediction.speed import UNKNOWN_SPEED, SpeedFit
 from hmas.controller.core.statistics.step_fit import Step
@@ -89,14 +89,15 @@ def state(**changes) -> InstanceState:
 
 
 def test_the_formula_grows_with_prompt_load_and_chunks():
-    short, long = analytic(state(), 100), analytic(state(), 1000)
-    assert long.ttft_ms == pytest.approx(short.ttft_ms + 900 * 0.1)
-    assert analytic(state(), 5000).ttft_ms > long.ttft_ms + 4000 * 0.1
-    busy = analytic(state(view=view(in_flight=14)), 100)
-    assert busy.tpot_ms == pytest.approx(20.0 + 0.5 * 15)
-    assert busy.ttft_ms > short.ttft_ms
     waiting = EngineSnapshot(engine="a", taken_s=1.0, healthy=True, waiting=5)
-    assert analytic(state(view=view(engine=waiting)), 100).ttft_ms > short.ttft_ms
+    fleet = Fleet([state(), state(view=view(in_flight=14)), state(view=view(engine=waiting))])
+    ttft_ms, tpot_ms = fleet.analytic(np.array([100.0, 1000.0, 5000.0]))
+    short, long, longest = ttft_ms[:, 0]
+    assert long == pytest.approx(short + 900 * 0.1)
+    assert longest > long + 4000 * 0.1
+    assert tpot_ms[0, 1] == pytest.approx(20.0 + 0.5 * 15)
+    assert ttft_ms[0, 1] > short
+    assert ttft_ms[0, 2] > short
 
 
 def test_a_queue_fills_the_window_before_the_request_starts():

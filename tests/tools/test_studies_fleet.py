@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from hmas.controller.core.errors import ConfigError, TraceError
-from hmas.engines.sim.profile import dump_profile, load_profile
+from hmas.engines.sim.profile import load_profile
 from hmas.planning.case import AGENTS, PRESETS, Case, SloTarget, read_admission, read_agents, read_policy, read_slo
 from hmas.planning.fleet import read_fleet
 from hmas.planning.loads import open_load, states_seed
@@ -36,7 +36,7 @@ def test_one_more_and_another_window():
 
 
 def test_a_profile_of_ones_own(tmp_path):
-    (tmp_path / "mine.json").write_bytes(dump_profile(msgspec.structs.replace(SMALL, name="mine", max_num_seqs=32)))
+    (tmp_path / "mine.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(SMALL, name="mine", max_num_seqs=32)))
     assert read_fleet(f"3x{tmp_path / 'mine.json'}").name == "3xmine"
 
 
@@ -62,7 +62,7 @@ def test_what_no_fleet_is(text, said):
 
 def test_an_instance_too_small_for_the_weights_is_refused(tmp_path):
     heavy = msgspec.structs.replace(SMALL, memory_bytes=20 << 30, weight_bytes=40 << 30)
-    (tmp_path / "heavy.json").write_bytes(dump_profile(heavy))
+    (tmp_path / "heavy.json").write_bytes(msgspec.json.encode(heavy))
     with pytest.raises(ConfigError, match="weight_bytes"):
         read_fleet(f"1x{tmp_path / 'heavy.json'}")
 
@@ -166,7 +166,7 @@ def test_cases_say_what_they_cannot_do():
 def test_a_key_names_all_of_the_content(tmp_path):
     assert case().key == case().key
     keys = {case().key, case(seed=2).key, case(load=1.5).key, case(policy="sjf").key, case(agents=("meta",)).key}
-    (tmp_path / "demo-small.json").write_bytes(dump_profile(msgspec.structs.replace(SMALL, step_ms=18.0)))
+    (tmp_path / "demo-small.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(SMALL, step_ms=18.0)))
     keys.add(case(fleet=read_fleet(f"1x{tmp_path / 'demo-small.json'}")).key)
     assert len(keys) == 6
     assert msgspec.json.decode(msgspec.json.encode(case()), type=Case) == case()

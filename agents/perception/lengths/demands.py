@@ -18,16 +18,12 @@ _MENTIONS = 24
 """Most mentions of one unit that are examined."""
 
 
-def demanded_tokens(text: str) -> float:
-    """Returns the length that the prompt itself asks for ("no shorter than 2000 words", "in three sentences"), in tokens; 0 for none.
+def demanded_tokens(low: str) -> float:
+    """Returns the length that a prompt in lower case itself asks for ("no shorter than 2000 words", "in three sentences"), in tokens.
 
-    Of several demands the largest counts. An upper limit counts as four fifths.
+    0 if it asks for none. Of several demands the largest counts. An upper limit counts as four fifths. It reads only what stands before a
+    unit: a text without units costs almost nothing.
     """
-    return demanded_in(text.lower())
-
-
-def demanded_in(low: str) -> float:
-    """Like `demanded_tokens`, for lower-case text. It reads only what stands before a unit: a text without units costs almost nothing."""
     largest = 0.0
     for unit, tokens in TOKENS_PER.items():
         place = low.find(unit)

@@ -215,7 +215,7 @@ class LengthModel:
             return list(accumulate(reading.log_lengths, max)), None, "reader"
         prior = PRIOR[task]
         middle = math.log(prior.p50)
-        demanded = demanded_tokens(view.excerpt) if read else 0.0
+        demanded = demanded_tokens(view.excerpt.lower()) if read else 0.0
         shift = DEMAND_SHARE * (math.log(demanded) - middle) if demanded > 0.0 else 0.0
         return [middle + shift + share * (math.log(prior.p90) - middle) for share in _PRIOR_SHAPE], None, "prior"
 

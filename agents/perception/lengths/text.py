@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import msgspec
 
-from hmas.agents.perception.lengths.demands import demanded_in
+from hmas.agents.perception.lengths.demands import demanded_tokens
 from hmas.agents.perception.reading import PromptView
 
 HEAD_CHARS = 256
@@ -61,7 +61,7 @@ def features_of(view: PromptView) -> QuestionFeatures:
     words = (ask.translate(_PLAIN).split() if plain else ["0" * len(word) if word.isdecimal() else word for word in _OTHER.findall(ask)])[
         :WORDS
     ]
-    demanded = demanded_in(low)
+    demanded = demanded_tokens(low)
     log_tokens = math.log1p(max(view.question_tokens or view.prompt_tokens, 0))
     log_chars = math.log1p(max(view.question_chars or view.prompt_chars, len(text)))
     numbers = [

@@ -34,7 +34,7 @@ class RulesAndStatistics:
         importance = importance_of(notice.excerpt, has_tools=notice.has_tools)
         slo = slo_for(task, importance, self._slo_scale)
         length = self._lengths.estimate(
-            tenant=notice.tenant, task=task, prompt_tokens=notice.prompt_tokens, demanded=demanded_tokens(notice.excerpt)
+            tenant=notice.tenant, task=task, prompt_tokens=notice.prompt_tokens, demanded=demanded_tokens(notice.excerpt.lower())
         )
         cap = float(notice.max_output_tokens) if notice.max_output_tokens > 0 else float("inf")
         self._tags[notice.request_id] = task

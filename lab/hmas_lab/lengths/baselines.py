@@ -46,7 +46,9 @@ class RulesAndStatistics:
 
     def tell(self, row: LengthRow, view: PromptView, task: TaskType) -> Floats:  # noqa: ARG002 - part of the protocol
         """As `Baseline.tell`."""
-        length = self._statistics.estimate(tenant="-", task=task, prompt_tokens=view.prompt_tokens, demanded=demanded_tokens(view.excerpt))
+        length = self._statistics.estimate(
+            tenant="-", task=task, prompt_tokens=view.prompt_tokens, demanded=demanded_tokens(view.excerpt.lower())
+        )
         middle, high = math.log(length.p50), math.log(length.p90)
         return np.asarray(middle + _NORMAL * ((high - middle) / _NORMAL[4]))
 

@@ -5,8 +5,7 @@ from pathlib import Path
 import click
 
 from hmas.engines.errors import ProfileError
-from hmas.engines.sim.profile import dump_profile
-from hmas_lab.profiles.build import build, one
+from hmas_lab.profiles.build import build, dump_profile, one
 from hmas_lab.profiles.check import GPU, compare, halves, read_rows, report
 from hmas_lab.profiles.check_layers import compare_layers, report_layers
 from hmas_lab.profiles.check_prompts import compare_prompts, report_prompts

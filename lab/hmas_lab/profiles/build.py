@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import msgspec
 
 from hmas.engines.errors import ProfileError
-from hmas.engines.sim.profile import Profile, dump_profile
+from hmas.engines.sim.profile import Profile
 from hmas_lab.profiles.compose import Host, compose
 from hmas_lab.profiles.models import load_model
 from hmas_lab.profiles.tables import Tables, data_folder, read_tables
@@ -24,6 +25,14 @@ HOST = Host(
     note="from every other one of ML.ENERGY's vLLM runs on H100 (on the rest the median error is 6 %, without it 17 %)",
 )
 """What `python -m hmas_lab.profiles check` finds: host work, launches, gaps, and sampling beyond a plain draw."""
+
+
+def dump_profile(profile: Profile) -> bytes:
+    """The profile as a JSON document: keys sorted, indented by two spaces, the same bytes for the same profile."""
+    curve = [list(point) for point in profile.token_curve]
+    document = msgspec.structs.asdict(profile) | {"token_curve": curve}
+    lines = [f"  {msgspec.json.encode(key).decode()}: {msgspec.json.encode(document[key]).decode()}" for key in sorted(document)]
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
 def ready(tables: dict[str, Tables]) -> Iterator[Profile]:

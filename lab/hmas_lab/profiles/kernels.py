@@ -3,7 +3,6 @@
 from typing import Protocol
 
 from hmas.engines.errors import ProfileError
-from hmas.engines.model_shape import kv_heads_per_gpu
 from hmas_lab.profiles.gpus import Gpu
 from hmas_lab.profiles.models import BYTES, ModelConfig
 from hmas_lab.profiles.tables import HEAD_DIM, Tables
@@ -76,7 +75,7 @@ class MeasuredKernels:
         self._tables = tables
         self._tp = tp
         self._dtype = dtype
-        heads, kv_heads = model.num_attention_heads // tp, kv_heads_per_gpu(model, tp)
+        heads, kv_heads = model.num_attention_heads // tp, model.kv_heads_per_gpu(tp)
         self._prefill = tables.prefill_sheet(heads, kv_heads)
         self._decode = tables.decode_sheet(heads, kv_heads)
         self._folds = self._decode.fold
@@ -157,7 +156,7 @@ class DataSheetKernels:
         self._gpu = gpu
         self._tp = tp
         self._heads = model.num_attention_heads // tp
-        self._kv_heads = kv_heads_per_gpu(model, tp)
+        self._kv_heads = model.kv_heads_per_gpu(tp)
         self._head_dim = model.head_dim
 
     @property

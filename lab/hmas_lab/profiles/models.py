@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from hmas.engines.errors import ProfileError
-from hmas.engines.model_shape import KvShape, kv_bytes_per_token, kv_heads_per_gpu, read_document, with_heads
+from hmas.engines.model_shape import KvShape, kv_bytes_per_token, read_document, with_heads
 
 Positive = Annotated[int, Meta(ge=1, le=1 << 31)]
 Count = Annotated[int, Meta(ge=0, le=1 << 31)]
@@ -61,13 +61,17 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         """Parameters of one layer's experts; 0 for a dense model."""
         return 3 * self.num_experts * self.hidden_size * self.moe_intermediate_size
 
+    def kv_heads_per_gpu(self, tp: int) -> int:
+        """KV heads that one of `tp` GPUs holds: its share; one, shared with other GPUs, if there are fewer heads than GPUs."""
+        return max(1, self.num_key_value_heads // tp)
+
     def parameters(self) -> int:
         """All parameters of the model."""
         return self.num_hidden_layers * (self.layer_parameters(1) + self._norm_parameters) + self.table_parameters
 
     def layer_parameters(self, tp: int) -> int:
         """Parameters of one layer's matrices on `tp` GPUs together: KV heads that do not divide among them are stored more than once."""
-        kv_size = kv_heads_per_gpu(self, tp) * tp * self.head_dim
+        kv_size = self.kv_heads_per_gpu(tp) * tp * self.head_dim
         attention = self.hidden_size * (2 * self.q_size + 2 * kv_size)
         if self.num_experts:
             return attention + self.expert_parameters + self.hidden_size * self.num_experts

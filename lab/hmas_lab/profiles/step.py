@@ -1,6 +1,5 @@
 """What one step of an engine costs, kernel by kernel: every layer's GEMMs, attention, all-reduces and element-wise work, and the head."""
 
-from hmas.engines.model_shape import kv_heads_per_gpu
 from hmas_lab.profiles.kernels import Kernels
 from hmas_lab.profiles.models import ModelConfig
 
@@ -37,7 +36,7 @@ class StepCost:
     def matrices_ms(self, tokens: int) -> float:
         """One layer's GEMMs: queries, keys and values in one, their way out, and the MLP or the experts."""
         model, tp, kernels = self.model, self.tp, self.kernels
-        kv_size = kv_heads_per_gpu(model, tp) * model.head_dim
+        kv_size = model.kv_heads_per_gpu(tp) * model.head_dim
         ms = kernels.gemm_ms(tokens, model.q_size // tp + 2 * kv_size, model.hidden_size, self.dtype)
         ms += kernels.gemm_ms(tokens, model.hidden_size, model.q_size // tp, self.dtype)
         return ms + (self._experts_ms(tokens) if model.num_experts else self._mlp_ms(tokens))
@@ -80,7 +79,7 @@ class StepCost:
     def _streams(self) -> list[float]:
         """Bytes per token that each element-wise kernel of a layer reads and writes on one GPU, 16-bit values throughout."""
         model, tp = self.model, self.tp
-        q_size, kv_size = model.q_size // tp, kv_heads_per_gpu(model, tp) * model.head_dim
+        q_size, kv_size = model.q_size // tp, model.kv_heads_per_gpu(tp) * model.head_dim
         norm = 2.0 * 4 * model.hidden_size
         rotary = 2.0 * 2 * (q_size + kv_size)
         store = 2.0 * 2 * 2 * kv_size

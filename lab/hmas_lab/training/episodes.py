@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hmas.agents.prediction.asking import Regressor
 from hmas.agents.prediction.experience import Labelled, Table, as_table
-from hmas.agents.prediction.features import UNKNOWN, Estimate, categories
+from hmas.agents.prediction.features import UNKNOWN, categories
 from hmas.agents.prediction.model import PredictionModel
 from hmas.agents.prediction.prior import hardware_of, speed_of
 from hmas.controller.core.messages import Completion, InstanceView, RequestFeatures, SystemSnapshot
@@ -30,6 +30,13 @@ WARM_UP = 25
 """Completions after which an episode's rows count: before, the instance's speed is hardly known."""
 REQUESTS = 150
 NAME = "engine"
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """Milliseconds from dispatch to first token, and per output token."""
+
+    ttft_ms: float
+    tpot_ms: float
 
 
 @dataclass(frozen=True, slots=True)
