@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import orjson
 
-from hmas.agents.runtime.shell import AGENTS
 from hmas.controller.bus.embedded import EmbeddedServer
+from hmas.controller.config.derived import AGENT_NAMES
 from hmas.controller.core.errors import HmasError
 from hmas.controller.runtime.child import ChildSpec
 from hmas.controller.runtime.clock import SystemClock
@@ -77,7 +77,7 @@ class Cast:
         beside: Additional processes on the same bus by name: a module and its arguments, to which `--config FILE` is added.
     """
 
-    agents: tuple[str, ...] = tuple(AGENTS)
+    agents: tuple[str, ...] = AGENT_NAMES
     beside: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
