@@ -1,6 +1,7 @@
 """The HTTP client of one engine: typed failures that name no address, bounded answers, and requests that are sent once."""
 
 import asyncio
+import contextlib
 import os
 import ssl
 from collections.abc import Coroutine, Mapping
@@ -91,14 +92,9 @@ class EngineClient:
 
     async def _ask_again(self, head: bytes, body: bytes) -> Exchange:
         """As `_ask` for a control request, which may be sent twice: once more if its connection was stale."""
-        stale = False
-        while True:
-            try:
-                return await self._ask(head, body)
-            except StaleConnection:
-                if stale:
-                    raise
-                stale = True
+        with contextlib.suppress(StaleConnection):
+            return await self._ask(head, body)
+        return await self._ask(head, body)
 
     async def _ask(self, head: bytes, body: bytes) -> Exchange:
         """Sends a request and returns when the answer's head has arrived.

@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from hmas.agents.meta.make import Meta, make_meta
 from hmas.agents.meta.pending_work import PendingWork
@@ -111,14 +111,11 @@ class MetaAgent:
             self.meta.twin.observe(message)
 
 
-class _Found:
+class _Found(NamedTuple):
     """The result of a piece of work, or its error. An error is a result, so that the work is not requested again forever."""
 
-    __slots__ = ("fault", "result")
-
-    def __init__(self, result: Any = None, fault: str = "") -> None:
-        self.result = result
-        self.fault = fault
+    result: Any = None
+    fault: str = ""
 
 
 def _guarded(asking: PendingWork) -> Any:

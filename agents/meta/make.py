@@ -59,10 +59,6 @@ def _twin_selector(setup: SelectorSetup) -> Selector:
     return TwinSelector(setup.twin, RuleSelector(), setup.clock)
 
 
-def _rule_selector(_setup: SelectorSetup) -> Selector:
-    return RuleSelector()
-
-
 def _language_model(setup: SelectorSetup) -> Selector:
     agents = setup.config.agents
     endpoint = configured_endpoint(agents, os.environ)
@@ -76,15 +72,11 @@ def _language_model(setup: SelectorSetup) -> Selector:
     )
 
 
-def _paper_selector(_setup: SelectorSetup) -> Selector:
-    return PaperRuleSelector()
-
-
 SELECTORS: dict[str, Callable[[SelectorSetup], Selector]] = {
     "twin": _twin_selector,
-    "rules": _rule_selector,
+    "rules": lambda _setup: RuleSelector(),
     "llm": _language_model,
-    "paper-rules": _paper_selector,
+    "paper-rules": lambda _setup: PaperRuleSelector(),
 }
 """What builds a selector, by its name in `agents.meta_selector`: the built-in ones, then those of plugins."""
 

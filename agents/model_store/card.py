@@ -12,7 +12,6 @@ from hmas.controller.core.errors import ModelError
 CARD = "card.json"
 MAX_FILES = 4096
 """Most files of one artefact; a folder with more is no model's folder but a wrong path."""
-_CHUNK = 1 << 20
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -120,11 +119,8 @@ def file_sha256(path: Path) -> str:
     Raises:
         ModelError: It cannot be read.
     """
-    digest = hashlib.sha256()
     try:
         with path.open("rb") as source:
-            while chunk := source.read(_CHUNK):
-                digest.update(chunk)
+            return hashlib.file_digest(source, "sha256").hexdigest()
     except OSError as error:
         raise ModelError(f"{path}: {error.strerror}") from error
-    return digest.hexdigest()

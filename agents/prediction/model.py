@@ -152,6 +152,7 @@ class PredictionModel:
         prior_named: The initial speed and the GPUs that a configured profile stands for.
 
     Attributes:
+        regressor: The active learnt correction.
         instances: What is known of each instance, by name, the one longest without a snapshot first; at most `INSTANCES`.
         open_answers: Predictions that wait for their completion, by request id; bounded by requests and by pairs.
         open_pairs: Pairs of a request and an instance in `open_answers`.
@@ -161,7 +162,7 @@ class PredictionModel:
     def __init__(
         self, regressor: Regressor | None, *, prior_named: Callable[[str], tuple[Step | None, str]] = lambda _profile: (None, UNKNOWN)
     ) -> None:
-        self._regressor = regressor
+        self.regressor = regressor
         self._prior_named = prior_named
         self.instances: OrderedDict[str, _Instance] = OrderedDict()
         self._candidates: list[str] = []
@@ -180,14 +181,9 @@ class PredictionModel:
         self.answered = 0
         self.scored = 0
 
-    @property
-    def regressor(self) -> Regressor | None:
-        """The active learnt correction."""
-        return self._regressor
-
     def adopt(self, regressor: Regressor | None) -> None:
         """Activates another learnt correction; the previous one's live errors do not count against it."""
-        self._regressor = regressor
+        self.regressor = regressor
         self.open_answers.clear()
         self.open_pairs = 0
         for instance in self.instances.values():
@@ -276,7 +272,7 @@ class PredictionModel:
 
     @property
     def _accepted(self) -> Mapping[str, float]:
-        return self._regressor.accepted if self._regressor is not None else {}
+        return self.regressor.accepted if self.regressor is not None else {}
 
     def _ask(self, batch: Sequence[RequestFeatures], fleet: Fleet) -> Asked:
         prompts = np.array([float(features.prompt_tokens) for features in batch])
@@ -284,15 +280,15 @@ class PredictionModel:
         formula = np.empty((len(batch), len(fleet), len(TARGETS)))
         formula[..., 0], formula[..., 1] = fleet.analytic(prompts)
         rows = fleet.rows(prompts, outputs, formula[..., 0])
-        return Asked(batch, self._candidates, fleet.alone_at, formula, rows, categories(batch, fleet), self._regressor)
+        return Asked(batch, self._candidates, fleet.alone_at, formula, rows, categories(batch, fleet), self.regressor)
 
     def answer(self, asked: Asked, log_ratios: Numbers, now_s: float) -> list[RequestCost]:
         """Runs the last half of `predict`: costs from the regressor's result and the live errors; they are kept for scoring.
 
         If another regressor has become active meanwhile, that one is evaluated: the previous one's result must not count against it.
         """
-        if asked.regressor is not self._regressor:
-            asked = replace(asked, regressor=self._regressor)
+        if asked.regressor is not self.regressor:
+            asked = replace(asked, regressor=self.regressor)
             log_ratios = asked.log_ratios()
         batch, candidates = asked.batch, asked.named
         count, each = len(batch), len(candidates)

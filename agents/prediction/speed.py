@@ -28,6 +28,9 @@ class SpeedFit:
 
     Args:
         prior: A known speed from a profile, which completions outweigh over time; None starts from common ratios of engines.
+
+    Attributes:
+        speed: The present figures.
     """
 
     def __init__(self, prior: Step | None = None) -> None:
@@ -36,19 +39,14 @@ class SpeedFit:
         self._prompt_ratio = ratios.prompt_ms / ratios.base_ms
         self._tokens = PROMPTS * PROMPT if prior is not None else 0.0
         self._rest_ms = self._tokens * prior.prompt_ms if prior is not None else 0.0
-        self._speed = prior or UNKNOWN_SPEED
-
-    @property
-    def speed(self) -> Step:
-        """The present figures."""
-        return self._speed
+        self.speed = prior or UNKNOWN_SPEED
 
     def learn(self, completion: Completion, load: float) -> None:
         """Takes a completion during whose decoding `load` requests were in flight on average, itself included."""
         if completion.tpot_ms > 0 and completion.output_tokens > 1:
             self._fit.add(1.0, load, 0.0, completion.tpot_ms, min(completion.output_tokens - 1, TOKENS_FULL) / TOKENS_FULL)
-            step = self._fit.step or self._speed
-            self._speed = replace(step, prompt_ms=self._speed.prompt_ms)
+            step = self._fit.step or self.speed
+            self.speed = replace(step, prompt_ms=self.speed.prompt_ms)
         if completion.service_ttft_ms > 0 and completion.prompt_tokens > 0:
             self._learn_prompt(completion.service_ttft_ms, completion.prompt_tokens, load)
 
@@ -56,7 +54,7 @@ class SpeedFit:
         keep = 1.0 - 1.0 / MEMORY
         # Sums, not the mean of ratios: long prompts determine the cost of a token best.
         self._tokens = keep * self._tokens + prompt_tokens
-        self._rest_ms = keep * self._rest_ms + max(0.0, ttft_ms - AHEAD * self._speed.decode_ms(load))
+        self._rest_ms = keep * self._rest_ms + max(0.0, ttft_ms - AHEAD * self.speed.decode_ms(load))
         shrink = 0.2 * PROMPTS * PROMPT
-        per_token_ms = (self._rest_ms + shrink * self._prompt_ratio * self._speed.base_ms) / (self._tokens + shrink)
-        self._speed = replace(self._speed, prompt_ms=max(LEAST_PROMPT_MS, per_token_ms))
+        per_token_ms = (self._rest_ms + shrink * self._prompt_ratio * self.speed.base_ms) / (self._tokens + shrink)
+        self.speed = replace(self.speed, prompt_ms=max(LEAST_PROMPT_MS, per_token_ms))

@@ -29,11 +29,6 @@ def state_dir(config: Config) -> Path:
     return Path(config.state_dir).expanduser()
 
 
-def engines_file(name: str) -> Path:
-    """The place of `engines_file`."""
-    return Path(name).expanduser()
-
-
 def overrides_dir(config: Config) -> Path:
     """Folder that is polled for override files."""
     return Path(config.overrides_dir).expanduser() if config.overrides_dir else state_dir(config) / "overrides"

@@ -2,21 +2,20 @@
 
 from collections.abc import Mapping
 from importlib import resources
+from pathlib import Path as FilePath
 from typing import Any
 
 import msgspec
 
 from hmas.controller.config.check import Path, Problem, dotted, problems
 from hmas.controller.config.cross_checks import advice, cross_problems, unknown_names
-from hmas.controller.config.derived import engines_file
 from hmas.controller.config.document import Document, parse_yaml, read_document
 from hmas.controller.config.environment import apply_environment
 from hmas.controller.config.plugins import load_plugins
-from hmas.controller.config.reference import example_config, reference
 from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import ConfigError
 
-__all__ = ["ConfigMistakes", "Mistake", "advice", "example_config", "load_config", "reference"]
+__all__ = ["ConfigMistakes", "Mistake", "advice", "load_config"]
 
 MAX_REPORTED = 20
 PRESETS = {"paper": "paper.yaml"}
@@ -112,7 +111,7 @@ def _add_listed_engines(data: dict[str, Any]) -> tuple[int, Document | None]:
     own, file = data.get("engines", []), data.get("engines_file")
     if not (isinstance(own, list) and isinstance(file, str) and file):
         return 0, None
-    place = engines_file(file)
+    place = FilePath(file).expanduser()
     if not place.is_file():
         raise ConfigError(f"engines_file: got {file!r}, which is no file that can be read; allowed: a file with a list `engines`, or none")
     listed = read_document(str(place))

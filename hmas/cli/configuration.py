@@ -11,7 +11,8 @@ from hmas.cli.admin import config_option
 from hmas.cli.output import EXIT_FAILED, complain, example, hint, json_option, say, say_json, show
 from hmas.controller.admin.token import new_secret
 from hmas.controller.bus.address import without_secrets
-from hmas.controller.config.loader import ConfigMistakes, advice, example_config, load_config, reference
+from hmas.controller.config.loader import ConfigMistakes, advice, load_config
+from hmas.controller.config.reference import example_config, reference
 from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import ConfigError
 

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hmas.controller.config.derived import engines_file
 from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.gateway.app import Gateway
@@ -85,7 +84,7 @@ class Reloads:
             name = self._accepted.engines_file
             if not name or self.gateway is None:
                 continue
-            stamp = await asyncio.to_thread(_stamp, engines_file(name))
+            stamp = await asyncio.to_thread(_stamp, name)
             if stamp is None or (name, stamp) == seen:
                 continue
             # The first look at a file only makes up for what has changed since it was read with the configuration.
@@ -107,9 +106,9 @@ class Reloads:
             self.gateway.names_told(name, reason)
 
 
-def _stamp(file: Path) -> tuple[int, int, int] | None:
+def _stamp(file: str) -> tuple[int, int, int] | None:
     try:
-        found = file.stat()
+        found = Path(file).expanduser().stat()
     except OSError:
         return None
     return found.st_ino, found.st_mtime_ns, found.st_size

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hmas.controller.config.environment import names
-from hmas.controller.config.loader import ConfigMistakes, advice, example_config, load_config, reference
+from hmas.controller.config.loader import ConfigMistakes, advice, load_config
+from hmas.controller.config.reference import example_config, reference
 from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.scheduling.policies.registry import POLICIES
