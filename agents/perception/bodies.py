@@ -12,24 +12,8 @@ from hmas.controller.core.request_body import read_call
 
 
 def view_of(notice: RequestNotice) -> PromptView:
-    """What a reader may look at."""
-    return PromptView(
-        excerpt=notice.excerpt,
-        system=notice.system,
-        history=notice.history,
-        prompt_chars=notice.prompt_chars,
-        prompt_tokens=notice.prompt_tokens,
-        question_chars=notice.question_chars,
-        question_tokens=notice.question_tokens,
-        has_tools=notice.has_tools,
-        tool_results=notice.tool_results,
-        wants_json=notice.wants_json,
-        turns=notice.turns,
-        images=notice.images,
-        max_output_tokens=notice.max_output_tokens,
-        choices=notice.choices,
-        context_tokens=notice.context_tokens,
-    )
+    """What a reader may look at; each field has the same name on both sides."""
+    return PromptView(**{name: getattr(notice, name) for name in PromptView.__struct_fields__})
 
 
 def view_of_body(path: str, document: dict[str, Any] | bytes, *, share_prompts: bool = True) -> PromptView:

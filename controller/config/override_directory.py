@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hmas.controller.config.override_format import MAX_BYTES, check_text, document_of, parse_override, valid_id
-from hmas.controller.control.overrides import Override, in_force
+from hmas.controller.control.overrides import Override
 from hmas.controller.core.errors import OverrideError
 
 MAX_FILES = 256
@@ -29,12 +29,10 @@ class ScanResult:
 
     Attributes:
         overrides: The last valid version of every file, in the order of ids, including expired ones.
-        changed: Whether the active overrides differ from the previous scan (a file changed or expired).
         errors: Files whose current content cannot be used, in the order of their names.
     """
 
     overrides: tuple[Override, ...]
-    changed: bool
     errors: tuple[FileError, ...]
 
 
@@ -59,7 +57,6 @@ class OverrideDirectory:
         """Stores the path; the first `write` creates the directory, and until then it counts as empty."""
         self.path = Path(path)
         self._seen: dict[str, _Seen] = {}
-        self._active: tuple[Override, ...] = ()
 
     def scan(self, now_s: float) -> ScanResult:
         """Reads the files that have changed since the last scan. Never raises: files that cannot be read are listed in `errors`."""
@@ -71,11 +68,11 @@ class OverrideDirectory:
         except OSError as error:
             # If the directory cannot be read, the active overrides stay active.
             errors.append(FileError(str(self.path), f"cannot read the directory: {error.strerror}; what was in force stays in force"))
-            return self._result(now_s, errors)
+            return self._result(errors)
         errors += [FileError(name, f"more than {MAX_FILES} files; this one is not read; remove some") for name in names[MAX_FILES:]]
         names = names[:MAX_FILES]
         self._seen = {name: self._read(name, now_s) for name in names}
-        return self._result(now_s, errors)
+        return self._result(errors)
 
     def write(self, override: Override) -> Path:
         """Writes an override, replacing one of the same id. A reader sees the old file or the new one, never a part.
@@ -119,13 +116,11 @@ class OverrideDirectory:
             ) from error
         return True
 
-    def _result(self, now_s: float, errors: list[FileError]) -> ScanResult:
+    def _result(self, errors: list[FileError]) -> ScanResult:
         overrides = tuple(seen.override for _, seen in sorted(self._seen.items()) if seen.override is not None)
-        active = tuple(in_force(overrides, now_s))
-        changed, self._active = active != self._active, active
         errors += [FileError(name, seen.error) for name, seen in self._seen.items() if seen.error]
         told = (FileError(_shown(error.file), error.message) for error in errors)
-        return ScanResult(overrides, changed, tuple(sorted(told, key=lambda error: error.file)))
+        return ScanResult(overrides, tuple(sorted(told, key=lambda error: error.file)))
 
     def _read(self, name: str, now_s: float) -> _Seen:
         """Reads a file, or returns its stored state if it has not changed."""

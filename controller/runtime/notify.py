@@ -20,14 +20,10 @@ class Notifier:
         # A leading @ names a socket in Linux's abstract namespace, which the kernel marks with a null byte.
         self._address = "\0" + path[1:] if path.startswith("@") else path
 
-    @property
-    def enabled(self) -> bool:
-        """Whether there is a service manager to notify."""
-        return bool(self._address)
-
     def ready(self, status: str = "") -> None:
-        """Reports that the service is ready: units that wait for it may start."""
-        self._send("READY=1" + (f"\nSTATUS={_one_line(status)}" if status else ""))
+        """Reports that the service is ready: units that wait for it may start. `status`: for `systemctl status`, cut at 400 characters."""
+        line = " ".join(status.split())[:STATUS_LIMIT]
+        self._send("READY=1" + (f"\nSTATUS={line}" if line else ""))
 
     def watchdog(self) -> None:
         """Reports a completed cycle of work; without this the service manager restarts the process after WatchdogSec."""
@@ -37,17 +33,9 @@ class Notifier:
         """Reports that the service has begun to drain."""
         self._send("STOPPING=1")
 
-    def status(self, text: str) -> None:
-        """Sends one line for `systemctl status`, cut at 400 characters."""
-        self._send(f"STATUS={_one_line(text)}")
-
     def _send(self, text: str) -> None:
         if not self._address:
             return
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
             sock.setblocking(False)
             sock.sendto(text.encode(), self._address)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:STATUS_LIMIT]

@@ -20,18 +20,17 @@ def manager(tmp_path):
 
 def test_the_messages(manager):
     notifier = Notifier({"NOTIFY_SOCKET": manager.getsockname()})
-    assert notifier.enabled
     notifier.ready()
     notifier.ready("serving\non 127.0.0.1:8080")
     notifier.watchdog()
-    notifier.status("  two\nlines " + "x" * 500)
+    notifier.ready("  two\nlines " + "x" * 500)
     notifier.stopping()
     assert manager.recv(4096) == b"READY=1"
     assert manager.recv(4096) == b"READY=1\nSTATUS=serving on 127.0.0.1:8080"
     assert manager.recv(4096) == b"WATCHDOG=1"
     status = manager.recv(4096)
-    assert status.startswith(b"STATUS=two lines xxx")
-    assert len(status) == len(b"STATUS=") + 400
+    assert status.startswith(b"READY=1\nSTATUS=two lines xxx")
+    assert len(status) == len(b"READY=1\nSTATUS=") + 400
     assert manager.recv(4096) == b"STOPPING=1"
 
 
@@ -48,7 +47,6 @@ def test_without_a_manager_nothing_happens():
     notifier = Notifier({})
     notifier.ready()
     notifier.watchdog()
-    assert not notifier.enabled
 
 
 def test_a_manager_that_is_gone_raises_nothing(tmp_path):

@@ -11,8 +11,6 @@ requests go last or are shed, and 0.3 or more if they keep their place. Eq. 7 av
 at 1.2.
 """
 
-from dataclasses import dataclass
-
 from hmas.agents.meta.selectors.base import Proposal, Reward, Situation
 from hmas.controller.core.messages import LongView
 
@@ -25,19 +23,8 @@ BY_COST = ("robust-edf", "sjf", "srtf")
 """Orders that already give up the costliest requests first."""
 
 
-@dataclass(frozen=True, slots=True)
-class RuleProposal:
-    """A rule's proposal.
-
-    Attributes:
-        policy: Name in the pool.
-        reason: The reason in words, with figures.
-        rule: Name of the rule.
-    """
-
-    policy: str
-    reason: str
-    rule: str
+Wish = tuple[str, str]
+"""A policy of the pool, and the reason for it in words, with figures."""
 
 
 class RuleSelector:
@@ -48,37 +35,29 @@ class RuleSelector:
 
     def propose(self, situation: Situation) -> Proposal:
         """Returns the rules' proposal."""
-        wish = choose(situation.view, current=situation.current.policy, start=situation.start.policy)
-        return Proposal(
-            candidate=situation.candidate_of(wish.policy), reason=wish.reason, source=self.name, evidence=figures(situation.view)
-        )
+        policy, reason = choose(situation.view, current=situation.current.policy, start=situation.start.policy)
+        return Proposal(candidate=situation.candidate_of(policy), reason=reason, source=self.name, evidence=figures(situation.view))
 
     def learn(self, reward: Reward) -> None:
         """Does nothing: rules do not learn."""
 
 
-def choose(view: LongView, *, current: str, start: str) -> RuleProposal:
-    """Chooses a policy for the long view.
-
-    Args:
-        view: The newest long view.
-        current: The active policy.
-        start: The configured starting policy.
-    """
+def choose(view: LongView, *, current: str, start: str) -> Wish:
+    """Chooses a policy for the long view. `current`: the active one; `start`: the configured one."""
     if view.ended < SAMPLES_MIN:
         found = f"{view.ended} requests" if view.ended != 1 else "1 request"
         few = f"keep: {found} ended within {view.window_s:.0f} s, fewer than the {SAMPLES_MIN} that a judgement needs"
-        return RuleProposal(current, few, "few")
+        return current, few
     for rule in (_unfair, _drowning, _blocked, _late):
         wish = rule(view, current)
         if wish is not None:
             return wish
     missed = f"{view.violation_rate:.0%} miss their SLO"
     if current == start:
-        return RuleProposal(start, f"keep: {missed}, {_no_other(view, start)}", "keep")
+        return start, f"keep: {missed}, {_no_other(view, start)}"
     if not is_calm(view):
-        return RuleProposal(current, f"keep: the load that asked for {current} is still there; {missed}", "stay")
-    return RuleProposal(start, f"the load that asked for {current} is gone; {missed}", "back")
+        return current, f"keep: the load that asked for {current} is still there; {missed}"
+    return start, f"the load that asked for {current} is gone; {missed}"
 
 
 def _no_other(view: LongView, policy: str) -> str:
@@ -118,40 +97,38 @@ def is_calm(view: LongView) -> bool:
     return view.violation_rate < CALM and view.mismatch < CALM_MISMATCH
 
 
-def _unfair(view: LongView, current: str) -> RuleProposal | None:
+def _unfair(view: LongView, current: str) -> Wish | None:
     """Persistent unfairness among tenants that compete -> weighted fair queueing."""
     if current == "wfq" or len(view.by_tenant) < 2 or view.fairness >= 0.7 or view.violation_rate < 2 * CALM:
         return None
     uneven = f"service among {len(view.by_tenant)} tenants is uneven, Jain index {view.fairness:.2f}"
-    return RuleProposal("wfq", f"{uneven}, while {view.violation_rate:.0%} miss their SLO", "unfair")
+    return "wfq", f"{uneven}, while {view.violation_rate:.0%} miss their SLO"
 
 
-def _drowning(view: LongView, current: str) -> RuleProposal | None:
+def _drowning(view: LongView, current: str) -> Wish | None:
     """Demand exceeds service, and most capacity goes to requests that are already late -> robust deadline order."""
     if current in BY_COST or _is_uneven(view) or view.late_service < 0.5 or view.mismatch < 0.5:
         return None
     lost = f"{view.late_service:.0%} of service goes to requests that are late already, demand runs {view.mismatch:.0%} beyond service"
-    return RuleProposal("robust-edf", f"{lost}: the costliest are given up first", "drowning")
+    return "robust-edf", f"{lost}: the costliest are given up first"
 
 
-def _blocked(view: LongView, current: str) -> RuleProposal | None:
+def _blocked(view: LongView, current: str) -> Wish | None:
     """Sustained head-of-line blocking: lengths vary, requests are served late, long ones are in the queue -> robust deadline order."""
     if current in {*BY_COST, "two-lane"} or _is_uneven(view) or view.total_cv < 0.7 or view.late_service < 0.3:
         return None
     if view.ttft_violation_rate < 0.3 or (view.long_backlog == 0 and view.queued > 0):
         return None
     blocked = f"service time varies by {view.total_cv:.2f}, {view.late_service:.0%} are served too late"
-    return RuleProposal(
-        "robust-edf", f"{blocked}, {view.ttft_violation_rate:.0%} miss TTFT: the long no longer before the short", "blocked"
-    )
+    return "robust-edf", f"{blocked}, {view.ttft_violation_rate:.0%} miss TTFT: the long no longer before the short"
 
 
-def _late(view: LongView, current: str) -> RuleProposal | None:
+def _late(view: LongView, current: str) -> Wish | None:
     """Most misses are deadlines lost in the queue, under an order that ignores deadlines -> robust deadline order."""
     if current != "fcfs" or view.deadline_miss_share < 2 * CALM or view.deadline_miss_share < 0.5 * view.violation_rate:
         return None
     lost = f"{view.deadline_miss_share:.0%} miss TTFT while waiting, of {view.violation_rate:.0%} that miss their SLO"
-    return RuleProposal("robust-edf", f"{lost}: deadlines first", "late")
+    return "robust-edf", f"{lost}: deadlines first"
 
 
 def _is_uneven(view: LongView) -> bool:
