@@ -37,12 +37,7 @@ class Ruling:
 
 
 class Judge:
-    """Asks the twin about one proposal at a time.
-
-    Args:
-        twin: The twin; the caller feeds it with telemetry.
-        clock: As for `TwinSelector`.
-    """
+    """Asks the twin about one proposal at a time; the caller feeds it with telemetry. `clock`: as for `TwinSelector`."""
 
     def __init__(self, twin: Twin, clock: Callable[[], float] | None = None) -> None:
         self._twin = twin

@@ -14,15 +14,7 @@ from hmas.agents.meta.selectors.rules import RuleSelector
 
 
 class Probation:
-    """The rule map in shadow mode.
-
-    Args:
-        start: The configured policy.
-        every_s: Shortest time between two checks.
-
-    Attributes:
-        reference: The candidate that would run if the rule map alone decided.
-    """
+    """The rule map in shadow mode: `reference` would run if it alone decided. `every_s`: shortest time between two checks."""
 
     def __init__(self, start: Candidate, every_s: float) -> None:
         self.reference = start

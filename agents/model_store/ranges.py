@@ -37,11 +37,7 @@ class RangeCounter:
         self.out_of_range: dict[str, int] = {}
 
     def clip(self, values: Sequence[float]) -> list[float]:
-        """The values of one input, each within its range; one that is no number becomes the lowest. Those outside are counted.
-
-        Args:
-            values: One for each of `bounds`.
-        """
+        """The values of one input, each within its range; one that is no number becomes the lowest. Those outside are counted."""
         clipped = []
         for (name, (low, high)), value in zip(self.bounds.items(), values, strict=True):
             within = value if low <= value <= high else high if value > high else low
@@ -51,11 +47,7 @@ class RangeCounter:
         return clipped
 
     def within(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Many inputs at once, each value within its range; nothing is counted. NaN stays: to trees a missing value says something.
-
-        Args:
-            rows: One column for each of `bounds`.
-        """
+        """Many inputs, a column for each of `bounds`, each value within; nothing is counted. NaN stays: to trees it says something."""
         return np.clip(rows, self._low, self._high)
 
     def count(self, rows: NDArray[np.float32]) -> None:
@@ -80,11 +72,7 @@ def ranges_of(names: Sequence[str], rows: Iterable[Sequence[float]]) -> dict[str
 
 
 def counter_of(card: ModelCard, names: Sequence[str]) -> RangeCounter | None:
-    """A counter with the ranges that a card states, None where it states none (models trained before cards had them).
-
-    Args:
-        card: Of a model whose inputs are `names`, in this order.
-        names: See `card`.
+    """A counter with the ranges that the card of a model with these inputs states, None where it states none (older cards have none).
 
     Raises:
         ValueError: They are not two numbers for each of `names`.

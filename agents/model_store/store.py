@@ -262,12 +262,7 @@ def _copy(folder: Path, target: Path) -> None:
 
 
 class ModelWatch:
-    """Looks at a kind's choice in a store; one look is one `stat`.
-
-    Args:
-        store: The store.
-        kind: The kind.
-    """
+    """Looks at a kind's choice in a store; one look is one `stat`."""
 
     def __init__(self, store: ModelStore, kind: str) -> None:
         self._store = store

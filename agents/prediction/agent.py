@@ -79,12 +79,7 @@ class Loaded:
 
 
 class PredictionAgent:
-    """Binds `PredictionModel` to its streams; see `hmas.agents.runtime.shell.Agent`.
-
-    Attributes:
-        model: Follows the instances and answers.
-        shadow: A model in shadow mode; None for none.
-    """
+    """Binds `PredictionModel` to its streams; see `hmas.agents.runtime.shell.Agent`."""
 
     name = "prediction"
     streams: tuple[str, ...] = (FEATURES,)

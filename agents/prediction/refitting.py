@@ -24,13 +24,7 @@ class Refitted:
 
 
 class Shadow:
-    """A model in shadow mode: once an outcome is known, it is evaluated on the active model's input.
-
-    Args:
-        version: Its name in the store.
-        regressor: The model.
-        margin, least: See `Comparison`.
-    """
+    """A model in shadow mode: once an outcome is known, it is evaluated on the active model's input (`Comparison`)."""
 
     def __init__(self, version: str, regressor: CatBoostRegressor, *, margin: float, least: int) -> None:
         self.version = version

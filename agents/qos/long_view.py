@@ -32,18 +32,10 @@ def build_long_view(
     weights: Mapping[str, float],
     now_s: float,
 ) -> LongView:
-    """Builds V_long.
+    """Builds V_long from the newest snapshot and what was counted within the window: `mismatches` has a score of Eq. 7 per second.
 
-    Args:
-        snapshot: The newest one.
-        tallies: Counts of the long window.
-        mismatches: Scores of Eq. 7 within the window, one per second.
-        changes: Change points found within the window.
-        telemetry: Errors found in the telemetry.
-        span_s: Observed part of the window, more than 0. `arrivals_span_s`: the part under the present gateway, which counts arrivals.
-        arrivals_span_s: See `span_s`.
-        weights: Tenants' weights.
-        now_s: Time stamp of the view.
+    `span_s` is the observed part of the window, more than 0, and `arrivals_span_s` the part under the present gateway, which counts
+    arrivals; `now_s` is the time stamp of the view.
     """
     row = tallies.long.total()
     settled = tally(row)

@@ -123,11 +123,8 @@ def fairness(parts: Mapping[str, Share], weights: Mapping[str, float]) -> tuple[
     """Jain index over tenants of served tokens relative to the weighted max-min fair share of all served tokens, and how many they are.
 
     Measuring against the fair share instead of zero keeps a tenant with little demand from looking starved: if all tenants get what they
-    ask for, or all are cut back alike, the index is 1. With fewer than two tenants it is 1 and says nothing.
-
-    Args:
-        parts: Tokens asked for and served, by tenant.
-        weights: Tenants' weights; 1 for others.
+    ask for, or all are cut back alike, the index is 1. With fewer than two tenants it is 1 and says nothing. The weight
+    of a tenant that is not named is 1.
     """
     asked = {tenant: float(part.asked) for tenant, part in parts.items()}
     fair = _max_min(asked, {tenant: weights.get(tenant, 1.0) for tenant in asked}, sum(part.served for part in parts.values()))

@@ -24,19 +24,10 @@ def build_short_view(
     at_s: float,
     now_s: float,
 ) -> ShortView:
-    """Builds V_short.
+    """Builds V_short from the newest snapshot and the counts of the short window.
 
-    Args:
-        snapshot: The newest one.
-        row: Counts of the short window.
-        readings: Counters within it.
-        recent: Completions to pass on.
-        anomalies: Active contradictions.
-        telemetry: Errors found in the telemetry.
-        window_s: Configured span of the window.
-        span_s: Covered span, more than 0.
-        at_s: Time of the telemetry, by which an engine's figures count as fresh.
-        now_s: Time stamp of the view.
+    `span_s` is the covered part of the configured `window_s`, more than 0; by `at_s`, the time of the telemetry, an engine's figures count
+    as fresh; `now_s` is the time stamp of the view.
     """
     settled = tally(row)
     missed = shares(settled)

@@ -40,12 +40,7 @@ class Lengths(NamedTuple):
 
 
 class WorkloadWatch:
-    """The watches of all four figures.
-
-    Args:
-        block_s: Span of a block.
-        kinds: Names of the task types, in the order of their counts.
-    """
+    """The watches of all four figures, by blocks of `block_s`. `kinds`: names of the task types, in the order of their counts."""
 
     def __init__(self, block_s: float, kinds: Sequence[str]) -> None:
         self._block_s = block_s

@@ -40,16 +40,9 @@ class Target:
 
 
 def best_window(plant: TpotModel, *, now_n: int, low: int, high: int) -> Target | None:
-    """Finds the window that maximises expected goodput.
+    """Finds the window, `low` to `high`, that maximises expected goodput. The active one, `now_n`, is kept if no other is clearly better.
 
-    Args:
-        plant: The fitted model.
-        now_n: The active window, kept if no other is clearly better.
-        low: Smallest window allowed.
-        high: Largest window allowed.
-
-    Returns:
-        The window; None if too little is known, or if no window meets any target.
+    Returns None if too little is known, or if no window meets any target.
     """
     if not plant.ready:
         return None

@@ -66,15 +66,7 @@ class AgentLiveness:
     def states(
         self, names: Collection[str], running: Collection[str], now_s: float, *, started_s: float, stale_after_s: float
     ) -> list[AgentState]:
-        """Returns the state of each named agent.
-
-        Args:
-            names: The agents.
-            running: Those that run.
-            now_s: The time.
-            started_s: When the gateway started.
-            stale_after_s: Age above which a message of meta or statera does not count any more.
-        """
+        """Returns the state of each named agent. `started_s`: when the gateway started; `stale_after_s`: as in the configuration."""
         limits = {**dict.fromkeys(ASKED, ANSWER_S), "qos": VIEW_FRESH_S}
         found: list[AgentState] = []
         for name in names:

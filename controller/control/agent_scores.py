@@ -143,11 +143,7 @@ class Standing(NamedTuple):
 
 
 class AgentScores:
-    """Scores by agent: `lengths` (perception), `costs` (prediction), `bounds` (statera), and `windows` of statera and meta.
-
-    Args:
-        judging: As in `Contest`.
-    """
+    """Scores by agent: `lengths` (perception), `costs` (prediction), `bounds` (statera), and `windows` of statera and meta."""
 
     def __init__(self, *, judging: bool = True) -> None:
         self._judging = judging

@@ -14,12 +14,7 @@ class Asking:
     What the agents answer orders the queue and books room for what waits. A request that is sent at once needs neither (H-MAS E.4 masks
     the agents' latency in the same way). A request whose targets are declared and whose length is known by the history or by the client's
     cap has nothing to be asked about. To read a prompt takes processor time, which an engine on the same machine may need. A sample of
-    these requests still tells the agents what the traffic is like, and lets them learn from its answers.
-
-    Args:
-        all_requests: Ask about every request.
-        sample_rps: Most requests per second in the sample; 0 for none.
-        now_s: The time.
+    these requests, at most `sample_rps` a second, still tells the agents what the traffic is like, and lets them learn from its answers.
     """
 
     __slots__ = ("_sample", "all_requests")
@@ -29,14 +24,7 @@ class Asking:
         self._sample = TokenBucket(max(1.0, sample_rps), sample_rps, now_s) if sample_rps > 0.0 else None
 
     def wants(self, estimates: Estimates, declared: Declared, now_s: float, *, waits: bool) -> bool:
-        """Whether the agents are asked about a request that has just arrived.
-
-        Args:
-            estimates: The history's estimates of it.
-            declared: The targets that its client declared.
-            now_s: The time.
-            waits: Whether it was not sent at once.
-        """
+        """Whether the agents are asked about a request that has just arrived, with the history's estimates. `waits`: not sent at once."""
         if self.all_requests or (waits and not _is_known(estimates, declared)):
             return True
         if self._sample is None or self._sample.level(now_s) < 1.0:

@@ -64,11 +64,8 @@ def fairness(services: Iterable[Service], weights: Mapping[str, float] | None = 
 
     Only such times show fairness: a tenant that asks for little is served little without unfairness. For the same reason a tenant is left
     out whose queue empties sooner, in the mean, than a request takes: it gets what it asks for. The tokens of a request count as served
-    evenly between its start and its end. O(n log n) in the requests, for any number of tenants.
-
-    Args:
-        services: All requests, in any order.
-        weights: Weight by tenant, 1 for tenants that are not named.
+    evenly between its start and its end. O(n log n) in the requests, which may be in any order, for any number of tenants.
+    The weight of a tenant that is not named is 1.
     """
     weights = weights or {}
     events: list[tuple[float, int, str, int, float]] = []

@@ -29,18 +29,9 @@ def notice_of(
     context_tokens: int = 0,
     share_prompts: bool = True,
 ) -> RequestNotice:
-    """Returns the notice of a request.
+    """Returns the notice of a request from the parsed fields of its body; all else is as in `RequestNotice`.
 
-    Args:
-        call: The parsed fields of its body.
-        request_id: As in `RequestNotice`, like all following arguments except the last.
-        sent_s: The time of sending.
-        tenant: The tenant of the request.
-        session: Digest of the conversation's name.
-        ttft_slo_ms: Declared target, 0 if none.
-        tpot_slo_ms: Likewise.
-        context_tokens: Tokens of the model's context, 0 if unknown.
-        share_prompts: False leaves every text empty; lengths and flags stay.
+    `share_prompts` False leaves every text empty; lengths and flags stay.
     """
     notice = RequestNotice(
         request_id=request_id,

@@ -55,13 +55,9 @@ class GatewayLease:
     """
 
     def __init__(self, bus: Bus, gateway: str, now_s: float, *, on_change: Callable[[str], None]) -> None:
-        """Does not take the lease yet.
+        """Does not take the lease yet. `bus` is started.
 
-        Args:
-            bus: The bus, started.
-            gateway: The gateway's name.
-            now_s: The time.
-            on_change: Called with the holder, as text, when another gateway has got the lease, and with an empty text when it is back.
+        `on_change` is called with the holder, as text, when another gateway has got the lease, and with an empty text when it is back.
         """
         since = datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
         self._bus = bus

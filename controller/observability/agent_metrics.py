@@ -54,12 +54,7 @@ _LEVELS = frozenset(f"{level:g}" for level in LEVELS)
 
 
 class ModelReports(Collector):
-    """The newest report of each agent's instance and role.
-
-    Args:
-        clock: The clock, for the age of reports.
-        registry: The registry that Prometheus scrapes.
-    """
+    """The newest report of each agent's instance and role."""
 
     def __init__(self, clock: Clock, registry: CollectorRegistry) -> None:
         self._clock = clock

@@ -33,14 +33,7 @@ class DispatchedOnDefaults(Collector):
         registry.register(self)
 
     def count(self, now_s: float, *, asked: bool, features: bool, cost: bool) -> None:
-        """Counts the first dispatch of a request.
-
-        Args:
-            now_s: The time.
-            asked: Whether the agents had been asked about it.
-            features: Whether perception's answer had come.
-            cost: Whether prediction's answer had come.
-        """
+        """Counts the first dispatch of a request: whether the agents had been asked about it, and which answer had come."""
         second = int(now_s)
         if not self._seconds or self._seconds[-1][0] != second:
             self._seconds.append([second, 0, 0, 0, 0])

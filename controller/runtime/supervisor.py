@@ -105,14 +105,7 @@ class Supervisor:
         rule: RestartRule | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Does not start the children yet.
-
-        Args:
-            specs: The children, in start order.
-            on_event: Called in the loop with every event; it must not block.
-            rule: When to restart and when to give up.
-            clock: The clock for backoff and watchdog.
-        """
+        """Does not start the children yet; `specs` has them in start order. `on_event` is called in the loop and must not block."""
         self._rule = rule or RestartRule()
         self._clock = clock or SystemClock()
         self._on_event = on_event or _ignore

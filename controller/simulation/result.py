@@ -45,14 +45,7 @@ class EngineTotals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SimulationResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The records of all requests, in the order of arrival, with totals.
-
-    Attributes:
-        records: One per arrival up to the end.
-        counts: The scheduler's own counts, which have been checked.
-        engines: Totals by instance.
-        end_s: Virtual time at the end.
-    """
+    """The records of all requests up to the virtual time `end_s`, in the order of arrival, with totals by instance and checked counts."""
 
     records: list[RequestRecord]
     counts: Counts

@@ -195,11 +195,7 @@ def load_profile(name_or_path: str) -> Profile:
 
 
 def parse_profile(data: bytes, *, origin: str) -> Profile:
-    """Decodes and checks a profile document.
-
-    Args:
-        data: The JSON document.
-        origin: Where it came from, for error messages.
+    """Decodes and checks a profile's JSON document; errors name its `origin`.
 
     Raises:
         ProfileError: Names the field and what is allowed.

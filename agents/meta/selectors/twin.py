@@ -32,12 +32,9 @@ NONE = Gain(share=0.0, error=1.0, good=0.0, other_good=0.0)
 
 
 class TwinSelector:
-    """Asks the twin; `instead` proposes when the twin is silent.
+    """Asks the twin, which the caller feeds with telemetry; `instead` proposes, at once, when the twin is silent.
 
-    Args:
-        twin: The twin; the caller feeds it with telemetry.
-        instead: A selector that answers at once.
-        clock: Clock in seconds with any origin, to measure what a replay costs; None if time stands still meanwhile.
+    `clock`: in seconds with any origin, to measure what a replay costs; None if time stands still meanwhile.
     """
 
     name = "twin"

@@ -61,12 +61,7 @@ class Effect:
 
 
 class Effects:
-    """All effects, by level and group.
-
-    Args:
-        levels: The levels in the order in which requests name their groups.
-        limit: Groups remembered.
-    """
+    """All effects, by level, in the order in which requests name their groups, and by group; the newest `limit` groups."""
 
     def __init__(self, levels: tuple[Level, ...], limit: int = GROUPS) -> None:
         self.levels = levels

@@ -45,11 +45,7 @@ def pinball(value: float, quantile: float, level: float) -> float:
 
 
 class SortedWindow:
-    """The newest `limit` values, in ascending order.
-
-    Attributes:
-        ordered: The values.
-    """
+    """The newest `limit` values, in ascending order: `ordered`."""
 
     __slots__ = ("_arrived", "_limit", "ordered")
 

@@ -51,24 +51,12 @@ class Answers:
 
 
 class AgentWatch:
-    """The scores of all agents, over all requests.
-
-    Attributes:
-        scores: The scores of the agents.
-    """
+    """The scores of all agents, over all requests."""
 
     def __init__(
         self, observer: Observers, control: Control, *, targets: TargetTable, on_defaults: DispatchedOnDefaults, judging: bool = True
     ) -> None:
-        """Creates the scores.
-
-        Args:
-            observer: Gets the events.
-            control: Has the proposals of the agents, active or not.
-            targets: The targets of requests that declare none.
-            on_defaults: Counts the dispatches that an agent's answer came too late for.
-            judging: Whether answers are set aside; else all of them count.
-        """
+        """`targets`: those of requests that declare none; `judging`: whether answers are set aside, else all of them count."""
         self.scores = AgentScores(judging=judging)
         self._observer = observer
         self._control = control
