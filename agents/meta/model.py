@@ -20,8 +20,8 @@ from hmas.agents.meta.pending_work import Decisions, DecisionText, PendingWork, 
 from hmas.agents.meta.probation import Probation
 from hmas.agents.meta.proposal_check import checked
 from hmas.agents.meta.restored_state import past_of
-from hmas.agents.meta.selector_calls import SelectorCalls
 from hmas.agents.meta.selectors.base import Pending, Proposal, Reward, Selector, Situation
+from hmas.agents.meta.selectors.calls import SelectorCalls
 from hmas.agents.meta.selectors.rules import RuleSelector
 from hmas.controller.core.messages import LongView, MetaDecision, ShortView
 from hmas.controller.scheduling.policies.registry import BYPASS_POLICY
