@@ -164,20 +164,24 @@ class PluginEngine(OpenAIEngine):
         found = await self._route.read(timeout_s)
         if isinstance(found, ControlState):
             self._plugin = found
-            return found.words
+            return self._usable(found).words
         return f"the control plugin does not answer: {found}" if self._plugin is not None else f"{without}: {found}"
 
     def _with_plugin(self, capabilities: EngineCapabilities) -> EngineCapabilities:
         """The capabilities of the engine with those of its plugin, if it has one."""
-        state = self._plugin
-        if state is None:
+        if self._plugin is None:
             return capabilities
+        state = self._usable(self._plugin)
         return msgspec.structs.replace(
             capabilities,
             live_knobs=tuple(name for name in KNOBS if name in state.knobs),
             # An engine without its plugin does not always show how its queue is ordered.
             priority=capabilities.priority or state.priority,
         )
+
+    def _usable(self, state: ControlState) -> ControlState:
+        """The part of what the plugin can do that is of use for this engine: all of it."""
+        return state
 
     def _knob(self, name: KnobName) -> ControlKnob | None:
         return self._plugin.knobs.get(name) if self._plugin is not None else None

@@ -10,7 +10,7 @@ from hmas.controller.scheduling.admission.flood_reserve import FloodReserve
 from hmas.controller.scheduling.admission.quotas import Tenancy
 from hmas.controller.scheduling.admission.tpot_guard import TpotGuard
 from hmas.controller.scheduling.instances.instance import Instance
-from hmas.controller.scheduling.instances.kv_fence import upper_tokens
+from hmas.controller.scheduling.instances.kv_fence import least_sequence_tokens, upper_tokens
 from hmas.controller.scheduling.instances.room import may_pass_fence
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry, QueuePolicy
 from hmas.controller.scheduling.queue.model_queue import WINDOW, ModelQueue
@@ -19,10 +19,12 @@ from hmas.controller.scheduling.settings import SchedulerSettings
 
 LOOK_AHEAD = 8
 """Entries that one planning pass may pass because they are held back (by fence, guard, or because no free slot is allowed for them)."""
+BARRED_MOST = 256
+"""Entries that it may pass besides because no instance with a free slot may take them: they say nothing of those behind them."""
 KEPT_FREE, ALREADY_TRIED, LATE_SHARE = "instance reserved", "failed there before", "limit for overdue requests"
 ROUTER, FENCE, GUARD = "router", "KV cache full", "TPOT guard"
 PINNED = "only one instance may serve it"
-RESERVED = "room kept for other tenants"
+RESERVED, TOO_SMALL = "room kept for other tenants", "KV cache too small"
 """Why an entry could not be dispatched. If several instances refused it, the reason of the last one counts."""
 PAST_FENCE = (
     "past the KV fence: full by forecast, not by the engine's report, and to wait would cost a preemption's time or the TTFT target"
@@ -51,9 +53,10 @@ class DispatchPlanner:
     A request takes a slot for each of its sequences; one with more sequences than a window has slots goes to an instance that is empty.
 
     Entries that are held back are passed, up to a bounded number. An entry that was passed too often gets an instance kept free: the one
-    with the most free KV cache takes no other request until it can hold that entry. Its free KV cache only grows meanwhile, so the entry is
-    dispatched in the end. A request whose tenant floods does not pass one of another tenant that waits for room: each small request that
-    it sends ahead takes the room that a larger one waits for. Where room is kept from it, it does not pass a full fence either.
+    with the most free KV cache, of those that can hold it at all, takes no other request until it has room for that entry. Its free KV
+    cache only grows meanwhile, so the entry is dispatched in the end. A request whose tenant floods does not pass one of another tenant
+    that waits for room: each small request that it sends ahead takes the room that a larger one waits for. Where room is kept from it, it
+    does not pass a full fence either.
 
     Demoted requests are considered only if no other request that may be dispatched waits in their group, and then fill an instance only up
     to a share (see `Instance.late_window`); or if their tenant has got less of the service than its weight gives it, and has no request in
@@ -136,6 +139,7 @@ class DispatchPlanner:
 
     def _walk(self, source: QueuePolicy, group: ModelQueue, now_s: float, *, late: bool, owed: bool) -> tuple[bool, PlannedDispatch | None]:
         passed: list[QueueEntry] = []
+        barred = 0
         kept_free: set[str] = set()
         held_floods: list[str] = []
         found: PlannedDispatch | None = None
@@ -156,14 +160,16 @@ class DispatchPlanner:
                 found = PlannedDispatch(entry, tokens, choice, late, owed)
                 break
             passed.append(entry)
+            is_barred = _is_barred(entry)
+            barred += is_barred
             awaits_room |= not floods and entry.blocked in (FENCE, GUARD)
             if floods:
                 # What holds one request of a flood holds most of them, and behind them wait those of the others.
                 held_floods.append(entry.request.tenant)
                 source.close_tenant(entry.request.tenant, now_s)
-            elif entry.skipped >= PATIENCE:
+            elif entry.skipped >= PATIENCE and not (is_barred and entry.request.sequences == 1):
                 kept_free |= _roomiest(entry, group.instances.all, kept_free)
-            entry = take(now_s) if len(passed) <= LOOK_AHEAD and not owed else None
+            entry = take(now_s) if len(passed) - barred <= LOOK_AHEAD and barred < BARRED_MOST and not owed else None
         group.blocked = passed[0].blocked if passed and found is None else ""
         for held_back in reversed(passed):
             held_back.skipped += found is not None
@@ -187,20 +193,25 @@ class DispatchPlanner:
         """The first instance of the router's ranking that fence and guard admit the request to.
 
         The router ranks first because fence and guard have to look at all requests in flight on an instance. Where the guard refuses it
-        beside its cached prompt, it may wait (`waits_for_cache`).
+        beside its cached prompt, it may wait (`waits_for_cache`). An instance whose KV cache can never hold the request is passed while
+        another one can (`_least_to_hold`): its engine would refuse it for good.
         """
         floods = group.reserve.share > 0.0 and entry.request.tenant in group.flooding
-        barred = PINNED if entry.only else ALREADY_TRIED if entry.tried else ""
+        least = _least_to_hold(entry, group.instances.all) if entry.blocked == TOO_SMALL else -1
+        barred = PINNED if entry.only else ALREADY_TRIED if entry.tried else TOO_SMALL if least > 0 else ""
         reason = RESERVED if floods else KEPT_FREE if kept_free else barred or (LATE_SHARE if late else WINDOW)
         spares_work = group.given_up.spares_work
         cached_ms: float | None = None
-        for pool in self._pools(entry, group, kept_free, now_s, late=late, owed=owed, floods=floods):
+        for pool in self._pools(entry, group, kept_free, now_s, late=late, owed=owed, floods=floods, least=least):
             if not pool:
                 continue
             ranked = False
             for chosen, choice in self.routers.ranking(entry, pool, now_s):
                 ranked = True
                 if chosen.fence.capacity_tokens:
+                    if not chosen.fence.fits(tokens) and not chosen.fence.fits(least := _least_to_hold(entry, group.instances.all, least)):
+                        reason = reason if reason in (FENCE, GUARD) else TOO_SMALL
+                        continue
                     chosen.refresh(now_s)
                 reason = FENCE
                 fits = not self.fenced or chosen.fence_admits(entry.request, tokens)
@@ -235,13 +246,16 @@ class DispatchPlanner:
         )
 
     def _pools(
-        self, entry: QueueEntry, group: ModelQueue, kept_free: set[str], now_s: float, *, late: bool, owed: bool, floods: bool
+        self, entry: QueueEntry, group: ModelQueue, kept_free: set[str], now_s: float, *, late: bool, owed: bool, floods: bool, least: int
     ) -> list[Sequence[Instance]]:
-        """The instances that the router may rank; those that are avoided stand apart, for when no other one takes the request."""
+        """The instances that the router may rank; those that are avoided stand apart, for when no other one takes the request.
+
+        `least`: what an instance has to hold for it (`_least_to_hold`), if a pass before found that some do not.
+        """
         # Usually no instance is excluded, and with hundreds of instances the check of each is the cost of a dispatch.
         candidates: Sequence[Instance] = group.instances.open
         sequences, only = entry.request.sequences, entry.only
-        if late or entry.tried or only or kept_free or sequences > 1 or floods:
+        if late or entry.tried or only or kept_free or sequences > 1 or floods or least > 0:
             candidates = [
                 instance
                 for instance in candidates
@@ -251,6 +265,7 @@ class DispatchPlanner:
                 and (not only or instance.name == only)
                 and instance.name not in kept_free
                 and (not floods or self._takes_flood(instance, group))
+                and instance.fence.fits(least)
             ]
         if not self.avoided:
             return [candidates]
@@ -260,6 +275,27 @@ class DispatchPlanner:
         ]
 
 
+def _may_take(entry: QueueEntry, instance: Instance) -> bool:
+    return instance.available and instance.name not in entry.tried and entry.only in ("", instance.name)
+
+
+def _least_to_hold(entry: QueueEntry, instances: Sequence[Instance], known: int = -1) -> int:
+    """KV tokens that an instance has to hold for a request; 0 if no instance that may take it holds so many: then any of them may.
+
+    `known` is the answer of a call before for the same request, less than 0 if there was none.
+    """
+    if known >= 0:
+        return known
+    least = least_sequence_tokens(entry.request)
+    return least if any(_may_take(entry, instance) and instance.fence.fits(least) for instance in instances) else 0
+
+
+def _is_barred(entry: QueueEntry) -> bool:
+    """Whether an entry was held back because it may not go where a slot is free. Once one is free where it may go, it has its turn."""
+    return entry.blocked == TOO_SMALL or (bool(entry.only or entry.tried) and entry.blocked in (PINNED, ALREADY_TRIED, KEPT_FREE))
+
+
 def _roomiest(entry: QueueEntry, instances: Sequence[Instance], kept_free: set[str]) -> set[str]:
-    able = [i for i in instances if i.available and i.name not in entry.tried and entry.only in ("", i.name) and i.name not in kept_free]
+    least = _least_to_hold(entry, instances)
+    able = [i for i in instances if _may_take(entry, i) and i.name not in kept_free and i.fence.fits(least)]
     return {max(able, key=lambda instance: instance.fence.free_bytes).name} if able else set()

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from hmas.controller.scheduling.admission.quotas import Tenancy
-from hmas.controller.scheduling.dispatch import GUARD, PATIENCE, RESERVED
+from hmas.controller.scheduling.dispatch import BARRED_MOST, GUARD, PATIENCE, RESERVED
 from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.room import has_cache_for, is_half_empty, shows_room
 from hmas.controller.scheduling.queue.model_queue import WINDOW, ModelQueue, QueuedRequest
@@ -89,7 +89,9 @@ def _most_s(group: ModelQueue) -> float:
 
 def _oldest(group: ModelQueue, instance: Instance, tenancy: Tenancy, now_s: float) -> QueuedRequest | None:
     window = instance.capacity_n_run if instance.advised else instance.n_run
-    for waiting in islice(group.members.values(), _LOOK_AHEAD):
+    oldest = islice(group.members.values(), BARRED_MOST + _LOOK_AHEAD)
+    able = (one for one in oldest if instance.name not in one.entry.tried and one.entry.only in ("", instance.name))
+    for waiting in islice(able, _LOOK_AHEAD):
         request = waiting.entry.request
         if not instance.holds(request.sequences, window):
             if waiting.entry.skipped >= PATIENCE:
@@ -97,13 +99,6 @@ def _oldest(group: ModelQueue, instance: Instance, tenancy: Tenancy, now_s: floa
                 return None
             continue
         limited = request.tenant in tenancy.bounded and tenancy.closed(request.tenant, request.sequences)
-        if (
-            waiting.place != "expired"
-            and not limited
-            and instance.name not in waiting.entry.tried
-            and waiting.entry.only in ("", instance.name)
-            and now_s - request.arrival_s >= _most_s(group)
-            and has_cache_for(instance, request)
-        ):
+        if waiting.place != "expired" and not limited and now_s - request.arrival_s >= _most_s(group) and has_cache_for(instance, request):
             return waiting
     return None

@@ -237,6 +237,7 @@ class Scheduler(SchedulerReports):
         if elsewhere:
             run.entry.tried = frozenset({run.instance.name})
         if self._binds:
+            self._wait_queue.queues.holding(run.entry).give_back(run.entry, now_s)
             self._binding.bind(run.entry, self._planner.avoided, now_s)
         self._wait_queue.add(run.entry, now_s, returned=True)
         return True
@@ -267,6 +268,7 @@ class Scheduler(SchedulerReports):
                 run.instance.refresh(now_s)
             elif run.first_s is None:
                 run.instance.answered()
+                run.instance.tally.answered(run.entry.request, output_tokens or 0)
             run.instance.finish(run, now_s)
             self._planner.routers.ended(run.entry.request, run.instance.name, cached_tokens)
             if cached_tokens is not None:

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 import msgspec
 import orjson
 
-from hmas.engines.base import EngineCapabilities, EngineSnapshot, KnobName
+from hmas.engines.base import EngineCapabilities, EngineSnapshot, KnobName, KnobReport, Knobs
 from hmas.engines.client import CONTROL_TIMEOUT_S, EngineClient
-from hmas.engines.control import PluginEngine
+from hmas.engines.control import ControlState, PluginEngine
 from hmas.engines.errors import EngineError, EngineProtocolError, EngineUnavailable
 from hmas.engines.openai import WINDOW_ONLY, read_samples
 
@@ -34,13 +34,18 @@ ID_PREFIXES: Mapping[str, str] = {"/v1/chat/completions": "chatcmpl-", "/v1/comp
 
 
 class VllmEngine(PluginEngine):
-    """Adapter of vLLM's OpenAI server."""
+    """Adapter of vLLM's OpenAI server.
+
+    With data parallelism there are several engine cores, each with a cap of its own. Snapshots have the sum over the cores, as for their
+    load; one number cannot cap all of them, so `n_run` is not live then.
+    """
 
     kind = "vllm"
 
     def __init__(self, client: EngineClient, control: EngineClient | None = None) -> None:
         super().__init__(client, control)
         self._settings: dict[str, int] = {}
+        self._cores = 1
         self._control_read_s = float("-inf")
 
     async def abort(self, request_id: str) -> bool:
@@ -60,8 +65,6 @@ class VllmEngine(PluginEngine):
     async def _read(self, now_s: float) -> EngineSnapshot:
         if not self.capabilities.load_signals:
             await self._probe()
-        if not 0.0 <= now_s - self._control_read_s < _CONTROL_READ_EVERY_S:
-            await self._read_control(now_s)
         status, data = await self._client.get("/metrics")
         if status != 200:
             raise EngineUnavailable(f"engine {self.name} answers /metrics with status {status}")
@@ -69,6 +72,10 @@ class VllmEngine(PluginEngine):
         running = _values(series[RUNNING])
         if not running:
             raise EngineProtocolError(f"engine {self.name} answers /metrics without {RUNNING}: {data[:80]!r}")
+        cores = len({labels.get("engine", "") for labels, _value in series[RUNNING]})
+        if cores != self._cores or not 0.0 <= now_s - self._control_read_s < _CONTROL_READ_EVERY_S:
+            self._cores = cores
+            await self._read_control(now_s)
         usage = _values(series[KV_USAGE])
         return EngineSnapshot(
             engine=self.name,
@@ -78,14 +85,22 @@ class VllmEngine(PluginEngine):
             waiting=int(sum(_values(series[WAITING]))),
             kv_usage=sum(usage) / len(usage) if usage else None,
             kv_capacity_tokens=_capacity(series[CACHE_CONFIG]),
-            max_num_seqs=self._value("n_run", "max_num_seqs"),
+            max_num_seqs=self._of_all_cores(self._value("n_run", "max_num_seqs")),
             max_num_batched_tokens=self._value("token_budget", "max_num_batched_tokens"),
-            max_num_seqs_ceiling=knob.max if (knob := self._knob("n_run")) else None,
+            max_num_seqs_ceiling=self._of_all_cores(knob.max if (knob := self._knob("n_run")) else None),
             max_num_batched_tokens_ceiling=knob.max if (knob := self._knob("token_budget")) else None,
             preemptions_total=int(sum(_values(series[PREEMPTIONS]))),
             prompt_tokens_total=int(sum(_values(series[PROMPT_TOKENS]))),
             generation_tokens_total=int(sum(_values(series[GENERATION_TOKENS]))),
         )
+
+    async def apply_knobs(self, knobs: Knobs) -> KnobReport:
+        """As `PluginEngine.apply_knobs`; refuses `n_run` if there are several cores."""
+        if self._cores == 1 or knobs.n_run is None:
+            return await super().apply_knobs(knobs)
+        rest = msgspec.structs.replace(knobs, n_run=None)
+        report = KnobReport() if rest == Knobs() else await super().apply_knobs(rest)
+        return msgspec.structs.replace(report, refused=report.refused | {"n_run": self._several})
 
     async def _probe(self) -> None:
         version = str((await self._document("/version")).get("version", ""))
@@ -108,6 +123,20 @@ class VllmEngine(PluginEngine):
         # A known plugin answers between two steps; the reading of the engine's load must not wait long for it.
         words = await self._read_plugin(WINDOW_ONLY, CONTROL_TIMEOUT_S if self._plugin is None else _CONTROL_WAIT_S)
         self.capabilities = msgspec.structs.replace(self._with_plugin(self.capabilities), control=words)
+
+    @property
+    def _several(self) -> str:
+        """Why there is no single cap, as text."""
+        return f"{self._cores} data-parallel engine cores; a live cap needs a single one"
+
+    def _usable(self, state: ControlState) -> ControlState:
+        if self._cores == 1 or "n_run" not in state.knobs:
+            return state
+        rest = {name: knob for name, knob in state.knobs.items() if name != "n_run"}
+        return msgspec.structs.replace(state, knobs=rest, absent={"n_run": self._several, **state.absent})
+
+    def _of_all_cores(self, value: int | None) -> int | None:
+        return None if value is None else self._cores * value
 
     def _value(self, name: KnobName, setting: str) -> int | None:
         """A knob's active value as the plugin reports it, else its start-up value if the engine shows it."""

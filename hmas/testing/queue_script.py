@@ -12,7 +12,7 @@ START_S = 1_700_000_000.0
 TENANTS = {"acme": 1.0, "bolt": 1.0, "crane": 3.0, "dune": 0.5}
 """Tenants of the script and their weights."""
 LOOK_AHEAD = 9
-"""Most entries that a scheduler pops before it puts back those that cannot be dispatched."""
+"""Most entries that a scheduler pops before it puts back those that cannot be dispatched, but for those that only some instances take."""
 
 
 class NonConformance(PolicyError):

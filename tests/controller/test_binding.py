@@ -2,12 +2,14 @@
 
 import random
 from collections import Counter
+from collections.abc import Mapping
 
 import msgspec
 import pytest
 
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing.registry import ROUTERS, make_router
+from hmas.controller.scheduling.dispatch import TOO_SMALL
 from hmas.controller.scheduling.results import Refusal
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import SHIPPED, InstanceSpec, SchedulerSettings
@@ -18,10 +20,15 @@ SHIPPED_AT_ARRIVAL = msgspec.structs.replace(SHIPPED, binding="arrival")
 
 
 def build(
-    *names: str, n_run: int = 2, router: str = "round-robin", policy: str = "fcfs", settings: SchedulerSettings = ARRIVAL
+    *names: str,
+    n_run: int = 2,
+    router: str = "round-robin",
+    policy: str = "fcfs",
+    parameters: Mapping[str, float] | None = None,
+    settings: SchedulerSettings = ARRIVAL,
 ) -> Scheduler:
     specs = [InstanceSpec(name=name, capacity_n_run=n_run) for name in names or ("a", "b")]
-    return Scheduler(settings=settings, instances=specs, router=make_router(router), policy=policy)
+    return Scheduler(settings=settings, instances=specs, router=make_router(router), policy=policy, parameters=parameters)
 
 
 def submit(made: Scheduler, number: int, now_s: float = 0.0, *, output: float = 10.0, **more) -> None:
@@ -121,12 +128,95 @@ def test_a_request_that_failed_is_bound_elsewhere():
     made.check_conservation()
 
 
+def test_a_request_that_is_bound_elsewhere_holds_no_place_of_its_lane():
+    made = build("a", "b", n_run=1, policy="two-lane", parameters={"threshold_ms": 1.0, "slow_running": 1.0})
+    submit(made, 0, prompt_tokens=10)
+    submit(made, 1, prompt_tokens=10)
+    assert placed(made) == {0: "a", 1: "b"}
+    assert made.retry("000000", 1.0)
+    made.set_draining("b", True)
+    for number in range(2, 22):
+        slo, fast = Slo(ttft_ms=60_000, tpot_ms=100), number != 2
+        request = Request(id=f"{number:06d}", tenant="t", model="m", arrival_s=1.0, prompt_tokens=10)
+        made.submit(request, Estimates(slo=slo, output_tokens=0.0 if fast else 10.0, ttft_ms=0.5), 1.0)
+    order: list[int] = []
+    for _ in range(10):
+        order += placed(made, 1.0)
+        made.end(f"{order[-1]:06d}", OutcomeKind.COMPLETED, 1.0)
+    assert 2 in order, "the slow lane of a has its place free"
+    made.check_conservation()
+
+
+@pytest.mark.parametrize("policy", ["wfq", "vtc", "fcfs"])
+def test_a_request_that_is_bound_elsewhere_is_not_charged_where_it_failed(policy: str):
+    """Of two tenants that wait for a, the one whose long request went elsewhere has its turns as before."""
+    made = build("a", "b", n_run=1, policy=policy)
+    made.set_draining("b", True)
+    for number in range(41):
+        submit(made, number, prompt_tokens=100 if number else 90_000, tenant="xy"[number % 2])
+    assert placed(made) == {0: "a"}
+    made.set_draining("b", False)
+    assert made.retry("000000", 0.1)
+    served: list[int] = []
+    for _ in range(20):
+        served += [number for number, name in placed(made, 0.2).items() if name == "a"]
+        made.end(f"{served[-1]:06d}", OutcomeKind.COMPLETED, 0.2, output_tokens=10)
+    assert 8 <= sum(number % 2 for number in served) <= 12
+    made.check_conservation()
+
+
 def test_an_instance_without_room_for_the_prompt_is_not_chosen():
     specs = [InstanceSpec(name=name, capacity_n_run=4, kv_capacity_tokens=tokens) for name, tokens in (("small", 100), ("large", 10_000))]
     made = Scheduler(settings=ARRIVAL, instances=specs, router=make_router("round-robin"), policy="fcfs")
     for number in range(3):
         submit(made, number, prompt_tokens=500)
     assert set(placed(made).values()) == {"large"}
+
+
+def build_unlike(**n_run: int) -> Scheduler:
+    """A central queue before a small and a large KV cache."""
+    kv = {"small": 100, "large": 10_000}
+    specs = [InstanceSpec(name=name, capacity_n_run=n_run.get(name, 4), kv_capacity_tokens=tokens) for name, tokens in kv.items()]
+    return Scheduler(settings=SchedulerSettings(), instances=specs, router=make_router("round-robin"), policy="fcfs")
+
+
+def test_with_a_central_queue_a_prompt_goes_only_where_the_cache_can_hold_it():
+    made = build_unlike(large=2)
+    for number in range(40):
+        submit(made, number, prompt_tokens=500 if number < 39 else 50)
+    assert placed(made) == {0: "large", 1: "large", 39: "small"}, "however many wait for large, what fits passes them"
+    made.end("000039", OutcomeKind.COMPLETED, 1.0)
+    assert placed(made, 1.0) == {}, "an empty small cache would admit it"
+    assert made.heads()[0].blocked == TOO_SMALL
+    made.end("000000", OutcomeKind.COMPLETED, 1.0)
+    assert placed(made, 1.0) == {2: "large"}
+    made.check_conservation()
+
+
+def test_a_prompt_that_no_instance_can_hold_any_more_does_not_wait_for_ever():
+    made = build_unlike()
+    submit(made, 0, prompt_tokens=500)
+    made.set_draining("large", True)
+    assert placed(made) == {0: "small"}
+    made.set_draining("large", False)
+    submit(made, 1, prompt_tokens=500)
+    assert placed(made) == {1: "large"}
+    assert made.retry("000001", 1.0)
+    made.end("000000", OutcomeKind.COMPLETED, 1.0)
+    assert placed(made, 1.0) == {1: "small"}, "large has failed it"
+
+
+def test_a_prompt_that_waits_for_its_instance_is_not_taken_for_cached_there():
+    made = build("a", router="prefix-aware")
+    submit(made, 0, prompt_tokens=4096, blocks=tuple(range(64)))
+    placed(made)
+    made.end("000000", OutcomeKind.COMPLETED, 1.0, output_tokens=5, cached_tokens=100)
+    submit(made, 1, 1.0, prompt_tokens=4096, blocks=tuple(range(100, 164)))
+    assert placed(made, 1.0) == {1: "a"}
+    assert made.instances["a"].prefill_tokens == 4096
+    submit(made, 2, 1.0, prompt_tokens=4096, blocks=tuple(range(64)))
+    assert placed(made, 1.0) == {2: "a"}
+    assert made.instances["a"].prefill_tokens < 4096 + 64, "it has the prompt of the first request"
 
 
 def test_one_that_has_to_show_that_it_serves_gets_no_long_queue():

@@ -1,12 +1,14 @@
 """What the scheduler makes of prompts that an engine has cached: what it books, what the guard lets pass, and who waits for a cache."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
 import pytest
 from routing_kit import State, entry
 from typing_kit import of_type
 
 from hmas.controller.core.placement import Choice, InstanceState, Routable
+from hmas.controller.core.prompt_texts import BLOCK_TOKENS, BLOCKS_MOST
 from hmas.controller.core.types import Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing.registry import make_router
 from hmas.controller.routing.scorers.prefix import Prefix
@@ -138,6 +140,42 @@ def test_a_cache_is_known_once_the_engine_has_reported_a_hit():
     assert scorer.cached(third, "b") is None
     scorer.left("a")
     assert scorer.cached(third, "a") is None
+
+
+class Published:
+    """What one engine publishes: all of its blocks, and 320 tokens of the prompt among them, or that no token of it is known."""
+
+    def __init__(self, *, known: bool) -> None:
+        self.complete = ("a",) if known else ()
+        self._found = ({"a": 320}, 640) if known else ({}, 0)
+
+    def look(self) -> tuple[Mapping[str, int], int]:
+        return self._found
+
+
+def test_what_one_engine_publishes_says_nothing_of_another():
+    scorer, blocks = Prefix(), tuple(range(10))
+
+    def asked(*, known: bool) -> QueueEntry:
+        one = entry(640, blocks=blocks)
+        one.request = msgspec.structs.replace(one.request, cached=Published(known=known))
+        return one
+
+    for name in "ab":
+        scorer.sent(entry(640, blocks=blocks), name, 0.0)
+    assert scorer.cached(asked(known=False), "a") is None, "it may publish nothing"
+    assert scorer.cached(asked(known=True), "a") == 320
+    assert scorer.cached(asked(known=True), "b") is None, "it has never shown a hit"
+    assert 550 < (scorer.cached(asked(known=False), "a") or 0) < 640, "what was sent there, as it keeps a cache"
+
+
+def test_what_lies_behind_the_blocks_of_a_long_prompt_is_not_taken_for_cached():
+    scorer, blocks = Prefix(), tuple(range(BLOCKS_MOST))
+    first, longer = entry(70_000, blocks=blocks), entry(165_000, blocks=blocks)
+    scorer.sent(first, "a", 0.0)
+    scorer.ended(first.request, "a", 100)
+    assert scorer.cached(longer, "a") == BLOCKS_MOST * BLOCK_TOKENS == 65_536
+    assert scorer.score(longer, [State("a"), State("b")], 0.0) == [pytest.approx(65_536 / 165_000), 0.0]
 
 
 def test_a_router_of_scorers_says_what_is_cached_also_of_the_only_instance():

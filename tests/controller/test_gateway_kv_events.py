@@ -1,13 +1,16 @@
 """KV events on real ZMQ sockets, in a gateway that serves: received, replayed, shown; and prompts tokenized beside the requests."""
 
 import asyncio
+import errno
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import orjson
 import pytest
+import zmq
 from aiohttp import web
 from gateway_kit import FAST, MODEL, Rig, Sim, chat, eventually, running, start_sim
 from kv_events_kit import BLOCK, CLEARED, Publisher, publishers, silent_endpoint, stored
@@ -107,6 +110,48 @@ async def test_events_arrive_and_what_was_missed_is_fetched(tmp_path: Path):
             metrics = (await rig.get("/metrics")).body.decode()
     for line in ('hmas_kv_events_live{instance="one"} 1.0', 'hmas_kv_events_total{instance="one",kind="restarts"} 1.0'):
         assert line in metrics
+
+
+async def test_what_was_missed_is_fetched_later_where_no_socket_can_be_opened(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(source, "REPLAY_AGAIN_S", 0.05)
+    opened: Callable[..., Any] = zmq.Context.socket
+    refused: list[int] = []
+
+    def scarce(self, kind: int, *given):
+        if kind == zmq.DEALER and not refused:
+            refused.append(kind)
+            raise zmq.ZMQError(errno.EMFILE)
+        return opened(self, kind, *given)
+
+    tokens = list(range(BLOCK * 6))
+    sim = await start_sim("one")
+    async with publishers() as (publisher,):
+        await publisher.publish(stored(tokens[:16]), lost=True)
+        async with running(tmp_path, sims=[sim], engines_config=[engine(sim, publisher)]) as rig:
+            await until(rig, "live", blocks=1)
+            monkeypatch.setattr(zmq.Context, "socket", scarce)
+            await publisher.publish(stored(tokens[:32], start=16), lost=True)
+            await publisher.publish(stored(tokens[:48], start=32))
+            await eventually(lambda: refused)
+            await publisher.publish(stored(tokens[:64], start=48))
+            await until(rig, "live", blocks=4)
+
+
+async def test_a_look_at_events_that_fails_ends_neither_them_nor_the_gateway(tmp_path: Path, monkeypatch):
+    failed: list[str] = []
+    tick = source.KvSource.tick
+
+    def fails_once(self, *given, **named):
+        if not failed:
+            failed.append(self.name)
+            raise RuntimeError("once")
+        return tick(self, *given, **named)
+
+    monkeypatch.setattr(source.KvSource, "tick", fails_once)
+    sim = await start_sim("one")
+    async with publishers() as (publisher,), running(tmp_path, sims=[sim], engines_config=[engine(sim, publisher)]) as rig:
+        await eventually(lambda: "one" in known(rig.gateway.kv_events).index.complete)
+        assert failed == ["one"]
 
 
 async def test_engines_that_connect_share_an_endpoint_by_topic(tmp_path: Path):

@@ -7,6 +7,7 @@ from typing_kit import known
 
 from hmas.controller.core.types import Estimates, Request, Slo
 from hmas.controller.scheduling.instances.instance import Instance
+from hmas.controller.scheduling.instances.running import Running
 from hmas.controller.scheduling.instances.speed import InstanceSpeed
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.settings import InstanceSpec
@@ -106,6 +107,32 @@ def test_an_answer_that_is_read_in_one_lot_says_nothing_of_the_pace():
     one.sample(1.5)
     assert known(one.pace.alone_ms) == pytest.approx(50.0)
     assert one.produced(1.5) == (10, 43)
+
+
+def started(one: Instance, number: int, now_s: float, *, stream: bool) -> Running:
+    asked = Request(id=f"{number}", tenant="t", model="m", arrival_s=now_s, prompt_tokens=10, stream=stream)
+    return one.start(QueueEntry(asked, Estimates(slo=Slo(ttft_ms=1000.0, tpot_ms=100.0)), seq=number), 100, "fcfs", now_s)
+
+
+def test_requests_that_do_not_stream_count_where_the_pace_is_learned_and_where_it_is_read():
+    one = Instance(InstanceSpec(name="a", capacity_n_run=64), fenced=False, margin=0.0)
+    for number in range(16):
+        started(one, number, 0.0, stream=False)
+    number, now_s = 16, 0.0
+    for streams in (*range(2, 11), *range(9, 1, -1)) * 3:
+        runs = [started(one, number + more, now_s, stream=True) for more in range(streams)]
+        number += streams
+        for token in range(40):
+            now_s += 0.001 * (20 + one.sequences)
+            for run in runs:
+                one.progress(run, token + 1, now_s)
+            if token % 4 == 3:
+                one.sample(now_s)
+        assert one.token_ms == pytest.approx(20 + one.sequences, rel=0.1)
+        for run in runs:
+            one.finish(run, now_s)
+    assert one.pace.token_ms(30.0) == pytest.approx(50.0, rel=0.1)
+    assert one.pace.token_ms(20.0) == pytest.approx(40.0, rel=0.1)
 
 
 def test_one_slow_first_token_does_not_multiply_the_time_of_a_prompt():

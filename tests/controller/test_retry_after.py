@@ -139,6 +139,25 @@ def test_where_the_queue_is_full_of_another_model_a_place_in_it_is_waited_for():
     assert ask(made, 5000, "slow", now_s).retry_after_s == pytest.approx(60.0, rel=0.05)
 
 
+def test_an_instance_that_takes_nothing_is_not_the_shortest_queue():
+    made = Scheduler(
+        settings=SchedulerSettings(binding="arrival", overdue="keep", fence=False),
+        instances=[InstanceSpec(name=name, capacity_n_run=1) for name in "ab"],
+        router=make_router("least-loaded"),
+        policy="fcfs",
+    )
+    made.set_draining("b", True)
+    for number in range(41):
+        ask(made, number, "m", 0.0)
+    made.expire(0.0)
+    made.dispatch(0.0)
+    now_s = worked_off(made, 10)
+    # One left at once and one a second; 30 wait.
+    assert made.retry_after_s("m", now_s) == pytest.approx(30 / 1.1, rel=0.01)
+    made.set_draining("b", False)
+    assert made.retry_after_s("m", now_s) == 1.0
+
+
 def test_a_burst_after_quiet_is_told_the_pace_at_which_the_last_one_went():
     made = two_models(fast=4)
     for number in range(80):

@@ -9,6 +9,7 @@ from typing_kit import known
 from hmas.controller.core.messages import LengthBound
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo, TaskType
 from hmas.controller.routing.registry import make_router
+from hmas.controller.scheduling.instances.room import BLOCK_TOKENS
 from hmas.controller.scheduling.policies.registry import POLICIES
 from hmas.controller.scheduling.queue.drain_rate import QueuedWork
 from hmas.controller.scheduling.results import Refusal
@@ -137,6 +138,13 @@ def test_snapshot_tells_queue_and_instances():
     assert (empty.instances[0].in_flight_tokens, empty.instances[0].kv_committed, empty.instances[0].tpot_pressure) == (0, 0.0, 0.0)
 
 
+def test_the_snapshot_tells_which_models_an_instance_serves_unless_they_are_too_many():
+    made = build()
+    for models, told in ((None, []), ({"n", "m"}, ["m", "n"]), ({f"{number:01000d}" for number in range(3)}, [])):
+        made.set_models("i0", None if models is None else frozenset(models), 100.0)
+        assert made.snapshot(101.0, "gate").instances[0].models == told
+
+
 def test_a_stream_that_stands_still_presses_more_and_more():
     made = build()
     made.submit(request(0), believed(tpot_slo_ms=50.0), 100.0)
@@ -184,6 +192,18 @@ def test_new_bounds_are_booked_for_those_in_flight_too():
     # One that outgrows its bound is booked for what it holds.
     made.progress("000", 300, 101.0)
     assert made.snapshot(101.0, "g").instances[0].kv_committed == pytest.approx(0.55)
+
+
+def test_an_answer_that_does_not_stream_is_not_counted_twice():
+    made = build(kv=10_000)
+    made.submit(request(0, stream=False), believed(upper=2_000.0), 100.0)
+    made.dispatch(100.0)
+    for taken_s, used in ((100.5, 1_100), (100.75, 1_150), (101.0, 2_100)):
+        made.observe(EngineSnapshot(engine="i0", taken_s=taken_s, healthy=True, kv_usage=used / 10_000, kv_capacity_tokens=10_000))
+        assert made.instances["i0"].fence.committed_bytes == 2 * 2_100
+    # What goes beyond its booking is more than was booked.
+    made.observe(EngineSnapshot(engine="i0", taken_s=101.25, healthy=True, kv_usage=0.25, kv_capacity_tokens=10_000))
+    assert made.instances["i0"].fence.committed_bytes == 2 * (2_500 - BLOCK_TOKENS)
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))

@@ -62,6 +62,19 @@ def test_small_ones_pass_a_large_one_that_the_fence_holds_back_but_not_for_ever(
     assert numbers(made.dispatch(1.0))[0] == 1
 
 
+def test_the_instance_that_is_kept_free_is_one_that_can_hold_the_request():
+    made = build([spec("large", kv=1001), spec("small", kv=301)])
+    made.submit(request(0, prompt=800), believed(), 0.0)
+    assert [one.instance for one in made.dispatch(0.0)] == ["large"]
+    made.submit(request(1, prompt=900), believed(), 0.0)
+    for number in range(2, 2 + PATIENCE + 10):
+        made.submit(request(number, prompt=5), believed(), 0.0)
+        assert [(one.entry.request.id, one.instance) for one in made.dispatch(0.0)] == [(f"{number:06d}", "small")], "it has more room"
+        made.end(f"{number:06d}", OutcomeKind.COMPLETED, 0.0, 1)
+    made.end("000000", OutcomeKind.COMPLETED, 1.0, 1)
+    assert [(one.entry.request.id, one.instance) for one in made.dispatch(1.0)] == [("000001", "large")]
+
+
 def test_while_one_instance_is_kept_free_the_others_go_on():
     made = build([spec("roomy", kv=1001), spec("tight", kv=601)])
     made.submit(request(0, prompt=200), believed(), 0.0)

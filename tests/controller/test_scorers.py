@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from routing_kit import State, chosen, entry
 
 from hmas.controller.control.estimates import LEAST_ALONE_MS, MAX_MS
+from hmas.controller.core.types import Request
 from hmas.controller.routing.registry import SCORERS, make_router
 from hmas.controller.routing.scored import ScoredRouter
 from hmas.controller.routing.scorers.balance import Backlog
@@ -118,9 +119,34 @@ def test_backlog_falls_with_the_work_that_was_sent_and_rises_when_it_ends():
     backlog.ended(one.request, "a", None)
     states[0].in_flight = 1
     assert backlog.score(entry(100, output=99.0), states, 0.0)[0] == pytest.approx(1.0 / (1.0 + 500.0 / 1990.0))
-    backlog.left("a")
     backlog.ended(other.request, "a", None)
     assert backlog.score(entry(100, output=99.0), states, 0.0) == [1.0, 1.0]
+
+
+def test_backlog_keeps_the_work_in_flight_where_an_instance_fails_a_health_check():
+    router = ScoredRouter("mine", [(Backlog(), 1.0)])
+    states = [State(name, 20, decode_token_ms=10.0, prefill_token_ms=0.1) for name in ("a", "b")]
+
+    def send() -> Request:
+        one = entry(100, output=99.0)
+        list(router.rank(one, states, 0.0))
+        router.sent(one, "a", 0.0)
+        return one.request
+
+    def scored() -> dict[str, float]:
+        return {choice.instance: choice.scores[0][1] for choice in router.rank(entry(100, output=99.0), states, 0.0)}
+
+    sent = [send() for _ in range(10)]
+    states[0].in_flight = 10
+    router.left("a")
+    of_ten = {"a": pytest.approx(1.0 / 1.5), "b": 1.0}
+    assert scored() == of_ten, "10 s over 20 places, beside 1 s"
+    sent.append(send())
+    router.ended(sent.pop(0), "a", None)
+    assert scored() == of_ten
+    for request in sent:
+        router.ended(request, "a", None)
+    assert scored() == {"a": 1.0, "b": 1.0}, "nothing is kept of one that has gone"
 
 
 def test_backlog_counts_a_request_that_had_no_choice_as_the_mean_of_the_others():
@@ -281,6 +307,14 @@ def test_capability_settles_at_the_depths_of_eq_5():
         name = chosen(router, strong, weak, one=entry(500))
         (strong if name == "strong" else weak).in_flight += 1
     assert strong.in_flight - weak.in_flight == pytest.approx(7.8, abs=1.5)
+
+
+def test_capability_weighs_depths_beyond_q_max_too():
+    for deeper in (0, 20_000):
+        strong = State("a", 256, 200 + deeper, prefill_token_ms=0.1, decode_token_ms=10.0)
+        weaker = State("b", 256, 40 + deeper, prefill_token_ms=0.101, decode_token_ms=10.1)
+        found, full = scores("capability", strong, weaker)
+        assert (found, full) == (pytest.approx(0.0, abs=1e-4), 1.0)
 
 
 def test_capability_leaves_an_instance_whose_cache_does_not_hold_the_p90_of_such_prompts_for_last():

@@ -18,7 +18,7 @@ TENANTS: dict[str, str] = {}
 """The tenant of each request by its id."""
 
 
-def request(number, tenant="a", *, prompt=100, at_s=0.0, cap=None, deadline_s=float("inf")):
+def request(number, tenant="a", *, prompt=100, at_s=0.0, cap=None, deadline_s=float("inf"), stream=True):
     TENANTS[f"{number:06d}"] = tenant
     return Request(
         id=f"{number:06d}",
@@ -28,6 +28,7 @@ def request(number, tenant="a", *, prompt=100, at_s=0.0, cap=None, deadline_s=fl
         prompt_tokens=prompt,
         max_output_tokens=cap,
         deadline_s=deadline_s,
+        stream=stream,
     )
 
 
@@ -247,6 +248,30 @@ def test_a_switch_keeps_to_the_limits_and_loses_nobody():
 
 def flooding(made, now_s):
     return {name for name, load in made.tenants(now_s).items() if load.floods}
+
+
+def test_answers_that_come_whole_count_as_served():
+    """Ten slots serve ten requests a second, each in one, and ten wait. Only those of `a`, a fifth, stream."""
+    made = build(n_run=10)
+    number, ends_s = 0, dict[str, float]()
+    for step in range(100):
+        now_s = 0.1 * step
+        for _ in range(1 if step else 20):
+            tenant = "abbcbabcbc"[number % 10]
+            made.submit(request(number, tenant, at_s=now_s, stream=tenant == "a"), believed(), now_s)
+            number += 1
+        for request_id, end_s in list(ends_s.items()):
+            if TENANTS[request_id] == "a":
+                made.progress(request_id, round(100 - 100 * (end_s - now_s)), now_s)
+            if now_s >= end_s - 1e-9:
+                made.end(request_id, OutcomeKind.COMPLETED, now_s, output_tokens=100)
+                del ends_s[request_id]
+        for one in made.dispatch(now_s):
+            # The first ones end one after the other, so that the others do, too.
+            ends_s[one.entry.request.id] = now_s + (1.0 if step else 0.1 * (1 + len(ends_s)))
+        made.expire(now_s)
+    assert made.queued == pytest.approx(10, abs=1)
+    assert flooding(made, now_s) == set()
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "edf", "wfq", "two-lane", "vtc", "mlfq", "lottery", "slack"])

@@ -25,6 +25,7 @@ class Door:
         self.scheduler = Scheduler()
         self.says = None
         self.orders = []
+        self.metrics_text = METRICS
         self.url = ""
 
     async def control(self, request):
@@ -48,7 +49,7 @@ class Door:
         return web.json_response({"version": "0.32.0"})
 
     async def metrics(self, _request):
-        return web.Response(body=METRICS)
+        return web.Response(body=self.metrics_text)
 
 
 @pytest.fixture
@@ -90,6 +91,21 @@ async def test_an_engine_with_the_plugin(door, engine):
     snapshot = await engine.snapshot(1.1)
     assert (snapshot.max_num_seqs, snapshot.max_num_seqs_ceiling) == (3, 8)
     assert (snapshot.max_num_batched_tokens, snapshot.max_num_batched_tokens_ceiling) == (64, 512)
+
+
+async def test_one_number_is_no_cap_of_several_cores(door, engine):
+    door.metrics_text = b"".join(b'vllm:num_requests_running{engine="%d"} 1.0\n' % core for core in range(3))
+    snapshot = await engine.snapshot(1.0)
+    assert (snapshot.running, snapshot.max_num_seqs, snapshot.max_num_seqs_ceiling) == (3, 24, 24)
+    assert engine.capabilities.live_knobs == ("token_budget",)
+    assert engine.capabilities.control.startswith("live: token_budget; n_run: 3 data-parallel engine cores")
+    report = await engine.apply_knobs(Knobs(n_run=3, token_budget=64))
+    assert (report.applied, set(report.refused)) == ({"token_budget": 64}, {"n_run"})
+    assert set((await engine.apply_knobs(Knobs(n_run=3))).refused) == {"n_run"}
+    assert [order.knobs for order in door.orders] == [{"token_budget": 64}]
+    door.metrics_text = METRICS
+    assert (await engine.snapshot(1.1)).max_num_seqs == 8
+    assert engine.capabilities.live_knobs == ("n_run", "token_budget")
 
 
 async def test_an_engine_whose_queue_goes_by_arrival_gets_no_priorities(door):

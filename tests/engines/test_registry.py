@@ -349,7 +349,8 @@ async def test_vllm_with_its_development_endpoints(fake_vllm):
     assert engine.capabilities.live_knobs == ()
     snapshot = await engine.snapshot(9.0)
     assert (snapshot.running, snapshot.waiting, snapshot.kv_usage, snapshot.kv_capacity_tokens) == (7, 2, 0.5, 1600)
-    assert (snapshot.max_num_seqs, snapshot.max_num_batched_tokens) == (32, 1024)
+    assert (snapshot.max_num_seqs, snapshot.max_num_batched_tokens) == (64, 1024), "each of the two cores runs 32, as each step has 1024"
+    assert "2 data-parallel engine cores" in (await engine.apply_knobs(Knobs(n_run=8))).refused["n_run"]
     assert (snapshot.preemptions_total, snapshot.generation_tokens_total, snapshot.prompt_tokens_total) == (5, 1_500_000, 0)
     assert await engine.abort("abc")
     assert "chatcmpl-abc" in aborted[0]

@@ -92,13 +92,17 @@ class KvListener:
         return self._feed_of(source).drained
 
     def fetch(self, source: KvSource, first: int) -> None:
-        """Fetches messages from `first` on, if the source has an endpoint for that."""
+        """Fetches messages from `first` on, if the source has an endpoint for that. Where no socket can be opened, a later try is owed."""
         endpoint = self._config[source.name].replay_endpoint
         if endpoint and not source.off(self.now_s()):
-            if (before := self._replays.get(source.name)) is not None:
+            if (before := self._replays.pop(source.name, None)) is not None:
                 before.close()
             source.begin_replay(self.now_s())
-            self._replays[source.name] = _Replay(self, source, endpoint, first)
+            try:
+                self._replays[source.name] = _Replay(self, source, endpoint, first)
+            except zmq.ZMQError as error:
+                log.warning("missed KV events of %s cannot be fetched now: %s", source.name, error)
+                self.fetched(source, whole=False)
 
     def fetched(self, source: KvSource, *, whole: bool) -> None:
         """A replay is over."""

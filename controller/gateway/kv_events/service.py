@@ -159,11 +159,16 @@ class KvEvents(Collector):
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            now_s = self._fleet.now_s()
             for name, source in self._sources.items():
-                snapshot = self._fleet.instances[name].snapshot
-                computed = snapshot.prompt_tokens_total if snapshot is not None else 0
-                missing = source.tick(now_s, computed, drained=self._listener.drained(source))
-                if missing is not None:
-                    self._listener.fetch(source, missing)
+                try:
+                    self._look_at(name, source)
+                except Exception:
+                    log.exception("a look at the KV events of %s failed", name)
             self._listener.sweep()
+
+    def _look_at(self, name: str, source: KvSource) -> None:
+        snapshot = self._fleet.instances[name].snapshot
+        computed = snapshot.prompt_tokens_total if snapshot is not None else 0
+        missing = source.tick(self._fleet.now_s(), computed, drained=self._listener.drained(source))
+        if missing is not None:
+            self._listener.fetch(source, missing)

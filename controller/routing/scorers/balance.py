@@ -7,6 +7,9 @@ from hmas.controller.core.placement import InstanceState, Routable
 from hmas.controller.core.types import Request
 from hmas.controller.routing.scorers.load import times_alone
 
+NO_WORK = (0, 0.0)
+"""Requests in flight and their work, milliseconds."""
+
 
 def alone_ms(entry: Routable, instances: Sequence[InstanceState]) -> list[float]:
     """Eq. 2: how long the request takes on each instance without any load, milliseconds: its prompt and its predicted output."""
@@ -33,7 +36,7 @@ class Backlog:
 
     The paper's beta / t_queue is infinite on an idle instance, and its beta has a unit and no value. t_queue (Eq. 3) is the sum of t_comp
     of the requests that were sent to the instance and have not ended, over its window: an engine serves so many at once, and the serial sum
-    of the paper overstates the wait.
+    of the paper overstates the wait. A failed health check changes nothing: streams may go on, and those that fail end.
     """
 
     name: ClassVar[str] = "backlog"
@@ -42,7 +45,7 @@ class Backlog:
 
     def __init__(self) -> None:
         self._sent: dict[str, tuple[str, float]] = {}
-        self._work_ms: dict[str, float] = {}
+        self._work: dict[str, tuple[int, float]] = {}
         self._for: object = None
         self._times: dict[str, float] = {}
 
@@ -51,10 +54,7 @@ class Backlog:
         times = alone_ms(entry, instances)
         self._for, self._times = entry.request, {one.name: time for one, time in zip(instances, times, strict=True)}
         longest = max(times)
-        # An instance without requests in flight has no work left, whatever the sums of floats say.
-        return [
-            1.0 / (1.0 + self._work_ms.get(one.name, 0.0) / one.routing_window / longest) if one.in_flight else 1.0 for one in instances
-        ]
+        return [1.0 / (1.0 + self._work.get(one.name, NO_WORK)[1] / one.routing_window / longest) for one in instances]
 
     def sent(self, entry: Routable, instance: str, now_s: float) -> None:  # noqa: ARG002  likewise
         """Its work is the instance's until it ends; one that was the only candidate has not been scored, and counts as the mean."""
@@ -62,14 +62,13 @@ class Backlog:
         if time is None:
             time = sum(one for _, one in self._sent.values()) / len(self._sent) if self._sent else 0.0
         self._sent[entry.request.id] = (instance, time)
-        self._work_ms[instance] = self._work_ms.get(instance, 0.0) + time
+        count, work_ms = self._work.get(instance, NO_WORK)
+        self._work[instance] = (count + 1, work_ms + time)
 
     def ended(self, request: Request, instance: str, cached_tokens: int | None) -> None:  # noqa: ARG002  likewise
         """Its work is done or gone."""
         was, time = self._sent.pop(request.id, ("", 0.0))
-        if was in self._work_ms:
-            self._work_ms[was] = max(0.0, self._work_ms[was] - time)
-
-    def left(self, instance: str) -> None:
-        """It comes back without work."""
-        self._work_ms.pop(instance, None)
+        count, work_ms = self._work.pop(was, NO_WORK)
+        if count > 1:
+            # An instance without requests in flight has no work left, whatever the sums of floats say.
+            self._work[was] = (count - 1, max(0.0, work_ms - time))

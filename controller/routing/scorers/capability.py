@@ -52,8 +52,10 @@ class Capability:
         decode = filled([instance.decode_token_ms for instance in instances])
         memory = filled([float(instance.kv_capacity_tokens) for instance in instances])
         needed, context = self._needed(entry.request), self._mean_context()
+        # Only ratios of the weights count: a factor that all have in common is left out, so that no weight of deep queues becomes 0.
+        least = min([instance.in_flight for instance in instances])
         weights = [
-            prefill_ms**-alpha * tokens**beta * decode_ms**-gamma * math.exp(-DAMPING * min(1.0, instance.in_flight / Q_MAX))
+            prefill_ms**-alpha * tokens**beta * decode_ms**-gamma * math.exp(-DAMPING * (instance.in_flight - least) / Q_MAX)
             if not instance.kv_capacity_tokens
             or (needed <= (1.0 - MARGIN) * tokens and instance.sequences + 1 <= (1.0 - MARGIN) * tokens / context)
             else 0.0

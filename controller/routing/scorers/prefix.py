@@ -6,6 +6,7 @@ from heapq import nlargest
 from typing import ClassVar
 
 from hmas.controller.core.placement import InstanceState, Routable
+from hmas.controller.core.prompt_texts import BLOCK_TOKENS, BLOCKS_MOST
 from hmas.controller.core.types import EngineCached, Request
 from hmas.controller.routing.prefix_index import PrefixIndex, Trust
 from hmas.controller.routing.scorers.session import mean_load, under_cap
@@ -15,7 +16,7 @@ SMALL_TOKENS = 512
 FAVOURED = 8
 """Most instances that are scored whatever their load."""
 RUNNING_MOST = 16_384
-"""Requests in flight whose expected cached tokens are remembered until the engine reports."""
+"""Requests that were sent and whose expected cached tokens are remembered until they end."""
 
 
 class Prefix:
@@ -40,6 +41,7 @@ class Prefix:
         self._trust_in_events = Trust()
         self._expected: OrderedDict[str, tuple[float, Trust]] = OrderedDict()
         self._reports: set[str] = set()
+        self._publishes: set[str] = set()
         self._found: Mapping[str, int] = {}
         self._for: object = None
 
@@ -75,9 +77,10 @@ class Prefix:
     def cached(self, entry: Routable, instance: str) -> int | None:
         """See `Scorer.cached`: known only of an engine that has reported cached tokens or its blocks; the whole prompt is never cached."""
         request = entry.request
-        if not request.blocks or (instance not in self._reports and request.cached is None):
+        if not request.blocks or not (instance in self._reports or self._shows_blocks(request.cached, instance)):
             return None
-        tokens, trust = self._expects(request, instance)
+        # Of a request that was sent to it, and waits there, the index holds the prompt itself.
+        tokens, trust = self._expected.get(request.id) or self._expects(request, instance)
         return min(int(tokens * trust.of(instance)), request.prompt_tokens - 1)
 
     def sent(self, entry: Routable, instance: str, now_s: float) -> None:  # noqa: ARG002  likewise
@@ -85,11 +88,9 @@ class Prefix:
         request = entry.request
         if not request.blocks:
             return
-        tokens, trust = self._expects(request, instance)
-        if tokens > 0.0:
-            self._expected[request.id] = (tokens, trust)
-            if len(self._expected) > RUNNING_MOST:
-                self._expected.popitem(last=False)
+        self._expected[request.id] = self._expects(request, instance)
+        if len(self._expected) > RUNNING_MOST:
+            self._expected.popitem(last=False)
         self.index.sent(request.blocks, instance)
         self._for = None
 
@@ -98,7 +99,7 @@ class Prefix:
         expected = self._expected.pop(request.id, None)
         if cached_tokens:
             self._reports.add(instance)
-        if expected is not None and cached_tokens is not None and instance in self._reports:
+        if expected is not None and expected[0] > 0.0 and cached_tokens is not None and instance in self._reports:
             expected[1].reported(instance, expected[0], cached_tokens)
 
     def left(self, instance: str) -> None:
@@ -107,7 +108,16 @@ class Prefix:
         self._trust.left(instance)
         self._trust_in_events.left(instance)
         self._reports.discard(instance)
+        self._publishes.discard(instance)
         self._for = None
+
+    def _shows_blocks(self, cached: EngineCached | None, instance: str) -> bool:
+        """Whether an instance reports its blocks: of this prompt, or all; where no tokens of the prompt are known, once it has done so."""
+        if cached is None:
+            return False
+        if instance not in self._publishes and (instance in cached.look()[0] or instance in cached.complete):
+            self._publishes.add(instance)
+        return instance in self._publishes
 
     def _expects(self, request: Request, instance: str) -> tuple[float, Trust]:
         """Tokens of the prompt that an instance should have cached, and the trust in the source that says so."""
@@ -132,5 +142,9 @@ class Prefix:
 
 
 def _block_tokens(request: Request) -> float:
-    """About the tokens of one block. The prompt ends with a piece that is no whole block: half of one on average."""
-    return request.prompt_tokens / (len(request.blocks) + 0.5)
+    """About the tokens of one block. The prompt ends with a piece that is no whole block: half of one on average.
+
+    Of a prompt with as many blocks as are hashed at most, the rest is in none of them.
+    """
+    each = request.prompt_tokens / (len(request.blocks) + 0.5)
+    return each if len(request.blocks) < BLOCKS_MOST else min(each, float(BLOCK_TOKENS))

@@ -45,7 +45,7 @@ class Instance:
         lead: What a first token takes here beyond the prompt's own prefill, None if it is not needed.
         preemptions: The preemptions caused by dispatches beyond the fence.
         prefixes: The tokens that requests were found to share, None if the fence gives no credit for them.
-        version: A counter that grows with every start, first token and end.
+        version: A counter that grows with every start, first token and end. `tally`: what it decodes.
         recovery: Limits the requests in flight while the instance shows that it serves, after a failure or when it has just joined.
         draining: Whether it takes no new requests. `engine`: the engine's last snapshot.
         groups: The groups that count it among the open ones while it is open.
@@ -63,7 +63,6 @@ class Instance:
         "_prefill_until_s",
         "_reading",
         "_stated_n_run",
-        "_tally",
         "_was_open",
         "advised",
         "capacity_n_run",
@@ -91,6 +90,7 @@ class Instance:
         "sequences",
         "source",
         "spec",
+        "tally",
         "token_budget",
         "token_ms",
         "version",
@@ -122,7 +122,7 @@ class Instance:
         self.lead = FirstTokenOverhead(confidence, spec.first_token_overhead_ms) if confidence > 0.0 else None
         self.source: TokenSource | None = None
         self.version = 0
-        self._tally = DecodeTally()
+        self.tally = DecodeTally()
         self._reading = False
         self._fresh_s = float("-inf")
         self._fresh_version = -1
@@ -295,6 +295,7 @@ class Instance:
         self.running[request.id] = run
         self.in_flight += 1
         self.sequences += request.sequences
+        self.tally.sent(request, now_s)
         self.token_ms = self.pace.token_ms(self.sequences)
         self._turn()
         self.in_flight_tokens += run.expected_tokens
@@ -317,12 +318,12 @@ class Instance:
             run.first_s = now_s
             self.prefill_tokens -= run.to_compute
             self._prefilled(run, now_s)
-            self._tally.began(request, now_s, tokens)
+            self.tally.began(request, now_s, tokens)
             self.version += 1
             self.answered()
         run.last_s = now_s
         if tokens > run.tokens:
-            self._tally.decoded += tokens - run.tokens
+            self.tally.decoded += tokens - run.tokens
             run.tokens = tokens
             self.fence.outgrow(request.id, request.prompt_tokens + tokens)
 
@@ -340,14 +341,14 @@ class Instance:
 
     def sample(self, now_s: float) -> None:
         """Learns the pace from the tokens decoded since the last sample."""
-        if (sample := self._tally.sample(now_s, self.source)) is not None:
+        if (sample := self.tally.sample(now_s, self.source)) is not None:
             self.pace.decoded(*sample, quiet=not self._reading)
             self.token_ms = self.pace.token_ms(self.sequences)
             self._reading = bool(self._awaiting)
 
     def produced(self, now_s: float) -> tuple[int, int]:
         """Prompt tokens computed and output tokens produced since the start, as far as they were reported."""
-        return self._tally.produced(now_s, self.source)
+        return self.tally.produced(now_s, self.source)
 
     def finish(self, run: Running, now_s: float) -> None:
         """Removes a request that is no longer in flight from the accounts."""
@@ -359,10 +360,9 @@ class Instance:
         self.token_ms = self.pace.token_ms(self.sequences)
         self._turn()
         self.in_flight_tokens -= run.expected_tokens
+        self.tally.ended(request, now_s, begun=run.first_s is not None)
         if run.first_s is None:
             self.prefill_tokens -= run.to_compute
-        else:
-            self._tally.ended(request, now_s)
         self.fence.release(request.id)
         self.preemptions.ended(request.id)
         self.version += 1

@@ -145,8 +145,9 @@ class Fence:
 
         Args:
             used_tokens: Cache tokens in use, as reported.
-            held_least: What the requests in flight hold at least by our count, without prompts that the engine may not have computed yet.
-            held_most: The most that they hold, including those prompts. A report between the two agrees with our count.
+            held_least: What the requests in flight hold at least by our count, without prompts that the engine may not have computed yet
+                and answers of which nothing is known.
+            held_most: The most that they hold, including those prompts and answers. A report between the two agrees with our count.
         """
         off = (used_tokens - min(held_most, max(held_least, used_tokens))) * self._bytes_per_token
         # A report below our count is used only once the next report confirms it: a request that the engine has ended may not have ended
@@ -169,6 +170,10 @@ class Fence:
     def booked_bytes(self, request_id: str) -> int:
         """What is booked for a request, without what it shares with others."""
         return self._held.get(request_id, 0)
+
+    def booked_tokens(self, request_id: str) -> int:
+        """The same in tokens."""
+        return self.booked_bytes(request_id) // self._bytes_per_token
 
     def outgrow(self, request_id: str, tokens: int) -> None:
         """Raises the booking of a running request that holds `tokens` tokens, if it has passed its bound."""

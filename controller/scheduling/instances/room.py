@@ -101,10 +101,13 @@ def correct_fence(instance: "Instance", snapshot: EngineSnapshot) -> None:
     instance.refresh(snapshot.taken_s)
     held = coming = 0
     for run in instance.running.values():
-        if run.first_s is None:
+        if run.first_s is not None:
+            held += run.entry.request.prompt_tokens + run.tokens
+        elif run.streams:
             coming += run.entry.request.prompt_tokens
         else:
-            held += run.entry.request.prompt_tokens + run.tokens
+            # Nothing is known of its answer before its end: it may hold all that is booked for it.
+            coming += fence.booked_tokens(run.entry.request.id)
     slack = BLOCK_TOKENS * instance.sequences
     used_tokens = round(snapshot.kv_usage * (snapshot.kv_capacity_tokens or fence.capacity_tokens))
     fence.measured(used_tokens, held - slack, held + coming + slack)

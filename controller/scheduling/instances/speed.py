@@ -132,8 +132,8 @@ class InstanceSpeed:
 
         Args:
             ms_per_token: The time.
-            sequences: How many decoded, in the mean.
-            steps: How many tokens each of them got.
+            sequences: How many were in the batch, in the mean.
+            steps: How many tokens each of those that decoded got.
             quiet: Whether no prompt was prefilled meanwhile. An instance that always has prompts to prefill does not show its best pace.
         """
         if self._line.samples:

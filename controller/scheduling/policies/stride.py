@@ -57,8 +57,39 @@ class Stride(FlowPolicy):
         super()._correct(flow, charge, more, now_s)
         flow.used += more
 
+    def _undone(self, flow: Flow, charge: Charge) -> None:  # noqa: ARG002  the base's arguments
+        """Takes this draw's part of the global pass back if others were drawn since. Flows that sleep since then keep their distance."""
+        if self._clock == charge.clock_before:
+            return
+        part = charge.clock_after - charge.clock_before
+        self._clock -= part
+        for asleep in reversed(self.idle.values()):
+            if asleep.tag - asleep.used < charge.clock_after - 0.5 * part:
+                break
+            asleep.used += part
+
     def _sleep(self, flow: Flow) -> None:
+        if flow.name in self._closed:
+            self._catch_up(flow)
         flow.used = flow.tag - self._clock
+
+    def close_tenant(self, tenant: str, now_s: float) -> None:  # noqa: ARG002  the contract's arguments
+        """See `QueuePolicy.close_tenant`; the flow keeps its pass, so that one that is put back meanwhile is put back in full."""
+        self._closed.add(tenant)
+        flow = self.busy.get(tenant)
+        if flow is not None:
+            self._leave(flow)
+
+    def open_tenant(self, tenant: str, now_s: float) -> None:  # noqa: ARG002  the contract's arguments
+        """See `QueuePolicy.open_tenant`: what the flow had in advance counts, what it was owed does not."""
+        self._closed.discard(tenant)
+        flow = self.busy.get(tenant)
+        if flow is not None:
+            self._catch_up(flow)
+            self._place(flow)
+
+    def _catch_up(self, flow: Flow) -> None:
+        flow.tag = max(flow.tag, self._clock)
 
     def _stand(self, flow: Flow, first: QueueEntry, seq: int) -> None:
         tickets = tickets_of(first)

@@ -14,8 +14,8 @@ from hmas.controller.scheduling.policy_base.recall import Recall
 from hmas.controller.scheduling.policy_base.service_split import FOLLOWS_TRAFFIC, SLOW_QUANTILE, ServiceSplit
 
 FAST, SLOW = "fast", "slow"
-_KEEP = 64
-"""Pops that can be undone: more than any planning pass looks ahead."""
+_KEEP = 512
+"""Pops that can be undone: more than any planning pass looks ahead (`LOOK_AHEAD` and `BARRED_MOST`)."""
 _RUNNING_MOST = 10_000
 """Requests in flight whose lane is known. A lane counts none beyond these, so a request that ends unseen holds no place for good."""
 

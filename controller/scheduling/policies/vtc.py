@@ -18,6 +18,7 @@ from hmas.controller.scheduling.policy_base.declaration import (
 from hmas.controller.scheduling.policy_base.flow import Flow
 from hmas.controller.scheduling.policy_base.flow_policy import FlowPolicy
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+from hmas.controller.scheduling.policy_base.recall import Charge
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -62,6 +63,11 @@ class Vtc(FlowPolicy):
 
     def _take(self, flow: Flow, amount: float, now_s: float) -> None:  # noqa: ARG002  the base's arguments
         flow.tag += amount
+
+    def _undone(self, flow: Flow, charge: Charge) -> None:
+        """Corrects the counter that was kept when the flow was closed after this pop; else it would rise by the charge each time."""
+        if flow.name in self._closed and self._clock == charge.after[0]:
+            self._clock = flow.tag
 
     def _sleep(self, flow: Flow) -> None:
         self._clock = flow.tag

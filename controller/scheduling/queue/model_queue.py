@@ -180,6 +180,12 @@ class ModelQueue:
         if tenant_queues(self.policy) is None:  # else both have the same accounts
             self.late.on_finished(entry, output_tokens, now_s)
 
+    def give_back(self, entry: QueueEntry, now_s: float) -> None:
+        """Takes back what its queues have counted for a request that went from here, came back, and is to wait in another group."""
+        for queue in (self.policy, self.late):
+            queue.push(entry, now_s)
+            queue.discard(entry.request.id)
+
     def filled(self, policy: QueuePolicy, now_s: float) -> QueuePolicy:
         """Fills an empty policy with the requests that wait in order, oldest first, and returns it, behind a limiter if there is one.
 

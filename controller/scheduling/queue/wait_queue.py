@@ -77,9 +77,13 @@ class WaitQueue:
         return (waiting.entry for waiting in sorted(self._waiting.values(), key=attrgetter("entry.seq")))
 
     def wait_s(self, model: str, now_s: float) -> float:
-        """How long a request for this model that comes now would wait; where requests are bound, in the shortest queue (`QueuedWork`)."""
-        waits_s = [group.work.wait_s(now_s) for group in self.queues.serving(model)]
-        return min(waits_s[1:], default=waits_s[0])
+        """How long a request for this model that comes now would wait (`QueuedWork`).
+
+        Where requests are bound, it would wait in the shortest queue of an instance that takes requests; in the common one if none does.
+        """
+        common, *bound = self.queues.serving(model)
+        waits_s = [group.work.wait_s(now_s) for group in bound if any(instance.available for instance in group.instances.all)]
+        return min(waits_s, default=common.work.wait_s(now_s))
 
     def oldest_s(self) -> float | None:
         """Arrival of the oldest request, None if none waits."""
