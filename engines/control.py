@@ -31,7 +31,6 @@ class ControlState(msgspec.Struct, frozen=True):
     """What a plugin reports about itself. A plugin of another version may report more fields, or leave out some of these.
 
     Attributes:
-        knobs: The live knobs by name.
         priority: Whether the engine's own queue is ordered by the request's priority.
         absent: Why a knob, or that order, is missing, by name.
     """
@@ -62,11 +61,7 @@ class _Refusal(msgspec.Struct, frozen=True):
 
 
 class ControlRoute:
-    """A plugin's route on one engine. Nothing here raises: an engine that does not answer has no live control meanwhile.
-
-    Args:
-        client: Connections that carry the plugin's token.
-    """
+    """A plugin's route on one engine. Nothing here raises: an engine that does not answer has no live control meanwhile."""
 
     def __init__(self, client: EngineClient) -> None:
         self._client = client

@@ -128,14 +128,8 @@ async def connect_engine(
 ) -> ConnectedEngine:
     """Makes an engine object, which is ready for use even if the engine does not answer yet.
 
-    Args:
-        name: The instance's name.
-        url: Base address without a path.
-        kind: A name of `ADAPTERS`; `auto` detects it.
-        api_key: Bearer token for the engine, empty for none.
-        control_token: Bearer token for the engine's control plugin, empty for none.
-        connect_timeout_s: How long to wait for the engine to accept a connection.
-        idle_timeout_s: Silence in the middle of an answer after which the connection counts as broken.
+    The URL has no path; `kind` is a name of `ADAPTERS`. Key and token, empty for none, are sent as bearer tokens to the engine and to its
+    control plugin. A connection counts as broken after a silence of `idle_timeout_s` in the middle of an answer.
 
     Raises:
         EngineError: There is no such kind.

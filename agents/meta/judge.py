@@ -55,11 +55,7 @@ class Judge:
     def rule(self, current: Candidate, proposed: Candidate, answer: Answer, *, sure: bool = False) -> Ruling:
         """Rules on a replay, together with earlier replays of both candidates.
 
-        Args:
-            current: The active candidate.
-            proposed: The candidate to replace it.
-            answer: The result of the replay.
-            sure: Whether the proposal must be better, by the margin of the twin's own proposals and beyond chance (`SURE_OF_ALL`).
+        With `sure` the proposal must be better, by the margin of the twin's own proposals and beyond chance (`SURE_OF_ALL`).
         """
         self._twin.take(answer)
         outlooks = outlooks_of(weigh(self._twin, [current, proposed], current), current)

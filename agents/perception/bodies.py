@@ -17,12 +17,7 @@ def view_of(notice: RequestNotice) -> PromptView:
 
 
 def view_of_body(path: str, document: dict[str, Any] | bytes, *, share_prompts: bool = True) -> PromptView:
-    """What a reader would see of a request with this body behind a gateway.
-
-    Args:
-        path: API path.
-        document: The JSON body, parsed or as bytes.
-        share_prompts: As in the gateway's configuration; False leaves every text empty.
+    """What a reader would see of a request with this JSON body behind a gateway; every text is empty unless it shares prompts.
 
     Raises:
         BodyError: The gateway would refuse the body; names the field, its value and what is allowed.

@@ -17,13 +17,7 @@ BATCHES = 8
 
 
 class Shadow:
-    """One model in shadow mode.
-
-    Args:
-        name: Its version.
-        model: A separate model: it learns lengths from the same completions.
-        comparison: Compares its losses with those of the active model.
-    """
+    """One model in shadow mode: it learns lengths from the same completions, and its losses are compared with the active model's."""
 
     def __init__(self, name: str, model: PerceptionModel, comparison: Comparison) -> None:
         self.name = name

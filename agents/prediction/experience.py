@@ -42,18 +42,14 @@ class Table:
 
 
 class Experience:
-    """Bounded memory of labelled requests.
+    """Bounded memory of labelled requests."""
 
-    Args:
-        seed: Seed of the sample of older requests.
-    """
-
-    def __init__(self, seed: int = 1, newest: int = NEWEST, sample: int = SAMPLE) -> None:
+    def __init__(self, *, newest: int = NEWEST, sample: int = SAMPLE) -> None:
         self._newest: deque[Labelled] = deque(maxlen=newest)
         self._sample: list[Labelled] = []
         self._room = sample
         self._passed = 0
-        self._rng = np.random.default_rng(seed)
+        self._rng = np.random.default_rng(1)
         self.total = 0
 
     def __len__(self) -> int:

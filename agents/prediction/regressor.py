@@ -36,13 +36,7 @@ Ratios = NDArray[np.float64]
 class CatBoostRegressor:
     """Implements `hmas.agents.prediction.asking.Regressor` on one thread.
 
-    Args:
-        models: CatBoost models by target.
-        card: Their card.
-        replay: Rows and names on which a refit must keep the models' results.
-
-    Attributes:
-        ranges: See `Regressor.ranges`.
+    `replay` are the rows and names on which a refit must keep the models' results.
 
     Raises:
         ValueError: The card's ranges do not match `FEATURES`.

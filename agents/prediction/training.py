@@ -44,15 +44,10 @@ REFIT_LEAST = 300
 
 
 def refit(regressor: CatBoostRegressor, learnt: Table, seed: int = SEED) -> tuple[CatBoostRegressor, dict[str, float]]:
-    """Continues the training from telemetry: new trees on top of the old ones.
+    """Continues the training from telemetry: new trees on top of the old ones, in a new model.
 
     The rows kept from the first training are included, with the model's own results as labels: where telemetry has no data, the model keeps
     its results. The newest telemetry is held out.
-
-    Args:
-        regressor: The model to continue from; it is not changed.
-        learnt: Labelled requests, oldest first.
-        seed: Seed of the new trees.
 
     Returns:
         The new model, and the mean error of old and new on the held-out part (`errors_of`).

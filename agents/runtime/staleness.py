@@ -20,15 +20,9 @@ class StaleWatch:
         self._told_s = float("-inf")
 
     def observe(self, ages_s: list[float], fresh: int, now_s: float) -> str:
-        """Takes the ages of one batch.
+        """Takes the ages of a batch's messages that have an age limit; `fresh` of them are within theirs.
 
-        Args:
-            ages_s: Ages of the messages that have an age limit.
-            fresh: How many of these are within their limit.
-            now_s: Time of this process's clock.
-
-        Returns:
-            The warning; empty if there is nothing new to report.
+        Returns the warning; empty if there is nothing new to report.
         """
         if not ages_s:
             return ""

@@ -27,7 +27,6 @@ class Target:
     """A window and the plant model's expectation there.
 
     Attributes:
-        n_run: The window.
         rps: Requests per second it completes when full.
         share: Share of requests that meet their TPOT target, 0 to 1.
         pressure: 90 % quantile of TPOT over its target.

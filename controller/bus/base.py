@@ -81,11 +81,7 @@ class Bus(Protocol):
     async def take_lease(self, name: str, holder: str, expires_s: float, *, over: str = "") -> str:
         """Takes a lease, or renews it; the server forgets it `expires_s` after the last renewal.
 
-        Args:
-            name: Name of the lease.
-            holder: Who takes it, a text that no other process has.
-            expires_s: More than 0.
-            over: A holder that is known to be gone; the lease is taken from it.
+        `holder` is a text that no other process has; from `over`, a holder that is known to be gone, the lease is taken.
 
         Returns:
             Who holds it now: `holder`, or another one. Empty if the server does not answer; `health` does not change.

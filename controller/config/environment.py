@@ -46,11 +46,7 @@ def names() -> dict[str, tuple[Path, types.Type]]:
 
 
 def apply_environment(data: dict[str, Any], env: Mapping[str, str]) -> tuple[dict[Path, str], list[tuple[str, Problem]]]:
-    """Writes settings from the environment into `data`.
-
-    Args:
-        data: Parsed file, changed in place.
-        env: The environment; names without the HMAS_ prefix are ignored.
+    """Writes settings from the environment into the parsed file `data`; names without the HMAS_ prefix are ignored.
 
     Returns:
         The variable that set each path, and the mistakes, each with its variable. A value that does not parse as the

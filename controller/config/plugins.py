@@ -27,8 +27,7 @@ class Plugin(Struct, frozen=True, kw_only=True):
     """One entry point.
 
     Attributes:
-        group: Its group, such as `hmas.routers`.
-        name: Its name, which is the one to use in the configuration.
+        name: The one to use in the configuration.
         value: The object that it names, as `MODULE:ATTRIBUTE`.
         distribution: Name and version of the distribution; empty if unknown.
         refused: Why it was not added; empty if it was.

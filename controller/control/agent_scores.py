@@ -119,11 +119,7 @@ def _bounded(loss: float) -> float:
 
 
 class Standing(NamedTuple):
-    """The score of one kind of an agent's answers.
-
-    Attributes:
-        answers: The kind of answers, one of `UNITS`.
-    """
+    """The score of one kind of an agent's answers, of `UNITS`."""
 
     agent: str
     answers: str
@@ -185,13 +181,9 @@ class AgentScores:
         return contest.fail() if relieved else contest.add(float(held), 0.0)
 
     def answered(self, shape: str, forecast: Estimates, default: Estimates, output_tokens: int) -> bool:
-        """Scores a length forecast after an output has ended by itself. True if this changed whether forecast lengths are set aside.
+        """Scores perception's length forecast, and the `default` by history, after an output has ended by itself.
 
-        Args:
-            shape: Shape of the request, see `shape_of`.
-            forecast: Perception's forecast before the output began.
-            default: The forecast of the gateway's history at that time.
-            output_tokens: The actual length, 1 or more.
+        Both are as before the output began; `shape` is of `shape_of`. True if this changed whether forecast lengths are set aside.
         """
         covered = self._covered.get(shape)
         if covered is None:
@@ -202,12 +194,9 @@ class AgentScores:
         return self.lengths.add(_length_loss(forecast, output_tokens), _length_loss(default, output_tokens))
 
     def bounded(self, upper: float, default: float, output_tokens: int) -> bool:
-        """Scores a length bound after an output has ended by itself. True if this changed whether length bounds may bind.
+        """Scores the upper length with a bound, and the `default` without, after an output has ended by itself.
 
-        Args:
-            upper: The upper length with the bound.
-            default: The upper length without the bound.
-            output_tokens: The actual length, 1 or more.
+        True if this changed whether length bounds may bind.
         """
         log_true, before = math.log(output_tokens), self.bounds.proven
         level = LEVELS[P90]
@@ -215,12 +204,9 @@ class AgentScores:
         return self.bounds.proven is not before
 
     def timed(self, forecast: tuple[float, float], default: tuple[float, float], measured: tuple[float, float]) -> bool:
-        """Scores a forecast of TTFT from dispatch and of TPOT after both were measured. True if this changed whether costs are set aside.
+        """Scores a forecast of TTFT from dispatch and of TPOT after both were measured, all in milliseconds; `default` is by history.
 
-        Args:
-            forecast: Both as predicted, in milliseconds.
-            default: Both by the gateway's history.
-            measured: Both as measured, more than 0.
+        True if this changed whether costs are set aside.
         """
         return self.costs.add(_time_loss(forecast, measured), _time_loss(default, measured))
 

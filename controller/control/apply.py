@@ -19,18 +19,9 @@ def apply_directives(
     now_s: float,
     on_controls: Callable[[str, Controls], None],
 ) -> bool:
-    """Applies what differs between two sets of settings.
+    """Applies what differs between two sets of settings; only the instances in `names` may. Returns whether policy or parameters changed.
 
-    Args:
-        scheduler: Has the settings of `before`.
-        before: The settings that were active.
-        after: The settings that are active now.
-        names: The only instances that may differ.
-        now_s: The time.
-        on_controls: Called with each instance whose controls differ, once the scheduler has them, for the engine's own knobs.
-
-    Returns:
-        Whether the policy or its parameters changed.
+    `on_controls` is called with each instance whose controls differ, once the scheduler has them, for the engine's own knobs.
 
     Raises:
         SchedulingError: The change of policy was given up and the old policy stays; all else is applied.

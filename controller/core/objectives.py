@@ -50,12 +50,7 @@ def slo_ttlt_ms(slo: Slo, output_tokens: int) -> float:
 def service_gain(prompt_tokens: int, output_tokens: int, ttft_ms: float, tpot_ms: float, slo: Slo) -> float:
     """One request's term of the expected service gain (H-MAS Eq. 6): (w_i L_i + w_o L_o) * min(1, (SLO_ttlt / TTLT)^alpha).
 
-    Args:
-        prompt_tokens: L_i.
-        output_tokens: L_o, the actual length.
-        ttft_ms: Negative if no token came; such a request gains nothing.
-        tpot_ms: As in `slo_met`.
-        slo: The targets.
+    L_o is the actual length. A negative `ttft_ms` means that no token came, which gains nothing; `tpot_ms` is as in `slo_met`.
     """
     if ttft_ms < 0.0:
         return 0.0
@@ -66,15 +61,12 @@ def service_gain(prompt_tokens: int, output_tokens: int, ttft_ms: float, tpot_ms
     return value * min(1.0, math.pow(slo_ttlt_ms(slo, output_tokens) / taken_ms, LATENCY_EXPONENT))
 
 
-def mismatch(arriving_tps: float, served_tps: float, epsilon: float = 1e-9) -> float:
-    """Utilization-gap score M_rho = max(0, lambda_tok / (mu_tok + eps) - 1) (H-MAS Eq. 7).
+def mismatch(arriving_tps: float, served_tps: float) -> float:
+    """Utilization-gap score M_rho = max(0, lambda_tok / (mu_tok + eps) - 1) (H-MAS Eq. 7), from tokens per second over one window.
 
-    Args:
-        arriving_tps: lambda_tok, tokens per second requested over a window.
-        served_tps: mu_tok, tokens per second served over the same window.
-        epsilon: Keeps the ratio finite; with tokens requested and none served, the score is huge by intent.
+    With tokens requested and none served, the score is huge by intent.
     """
-    return max(0.0, arriving_tps / (served_tps + epsilon) - 1.0)
+    return max(0.0, arriving_tps / (served_tps + 1e-9) - 1.0)
 
 
 def jain(shares: Iterable[float]) -> float:

@@ -25,14 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """A gateway that has the lease, or wants it.
-
-    Attributes:
-        gateway: Its name.
-        host, space, pid: Its process: host name, namespace of process ids, id.
-        since: When it started.
-        token: Random, so that no two processes are equal.
-    """
+    """A gateway that has the lease, or wants it. `space` is the namespace of process ids; the random `token` is its alone."""
 
     gateway: str
     host: str

@@ -15,14 +15,10 @@ RECENT_S = 60
 class DispatchedOnDefaults(Collector):
     """Dispatches, and how many of them were made unasked or before an agent's answer: in all, and in each second of the last minute.
 
-    Args:
-        running: The agents that run; one that does not run is never late.
-        registry: The registry that Prometheus scrapes.
-
     Attributes:
         dispatched: First dispatches of requests since the start.
         unasked: Those of them about which no agent had been asked.
-        late: Those of the others without an answer, by agent.
+        late: Those of the others without an answer, by agent; an agent that does not run is never late.
     """
 
     def __init__(self, running: Collection[str], registry: CollectorRegistry) -> None:

@@ -48,12 +48,7 @@ class Observer:
     ) -> None:
         """A valid request has arrived. `queued` follows, or `ended` if it is refused.
 
-        Args:
-            request: The request.
-            client_request_id: The id that the client sees: its own, or the gateway's.
-            declared: The targets that the client declared.
-            trace_headers: The client's `traceparent` and `tracestate`, as far as it sent valid ones.
-            estimates: The estimates that it begins with.
+        The client sees the id that it sent itself, or the gateway's; `trace_headers` are its valid `traceparent` and `tracestate`.
         """
 
     def queued(self, entry: QueueEntry) -> None:

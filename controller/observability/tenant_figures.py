@@ -61,12 +61,7 @@ def tenant_figures(
 ) -> list[TenantFigures]:
     """The figures of all tenants that are configured, or have requests waiting, running, or ended in the last minute, by name.
 
-    Args:
-        recent: Requests that ended in the last minute, by label.
-        loads: Requests that wait and run, by tenant.
-        label_of: The label of a tenant; tenants beyond a bound share `other`.
-        weight_of: The active weight of a tenant.
-        configured: Tenants with a configuration or an override.
+    `recent` is by label, since tenants beyond a bound share `other`; tenants with an override count as `configured`.
     """
     by_label: dict[str, TenantLoad] = {}
     for tenant, load in loads.items():

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from hmas.controller.runtime.child import Child, ChildSpec
-from hmas.controller.runtime.clock import Clock, SystemClock
+from hmas.controller.runtime.clock import SystemClock
 
 log = logging.getLogger(__name__)
 
@@ -103,11 +103,10 @@ class Supervisor:
         *,
         on_event: Callable[[ChildEvent], None] | None = None,
         rule: RestartRule | None = None,
-        clock: Clock | None = None,
     ) -> None:
         """Does not start the children yet; `specs` has them in start order. `on_event` is called in the loop and must not block."""
         self._rule = rule or RestartRule()
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._on_event = on_event or _ignore
         self._kept: dict[str, _Kept] = {}
         self._stopping = asyncio.Event()

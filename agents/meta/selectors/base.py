@@ -80,12 +80,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """The outcome of the active candidate over a long view's window.
-
-    Attributes:
-        good: Share of settled requests that met both targets, equally weighted.
-        requests: Number of settled requests.
-    """
+    """The outcome of the active candidate over a long view's window: the share `good` of settled requests met both targets."""
 
     situation: Situation
     good: float
@@ -114,11 +109,7 @@ class Selector(Protocol):
 
 @runtime_checkable
 class ModelSelector(Selector, Protocol):
-    """A selector with a trained model, on which the agent reports.
-
-    Attributes:
-        version: Name of the model.
-    """
+    """A selector with a trained model, named `version`, on which the agent reports."""
 
     version: str
 

@@ -67,11 +67,7 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def schema(allowed: Sequence[str]) -> dict[str, Any]:
-    """Builds the JSON schema of an answer from parts that both OpenAI's strict mode and the engines' guided decoding support.
-
-    Args:
-        allowed: Policies that may be proposed, at least one.
-    """
+    """Builds the JSON schema of an answer from parts that both OpenAI's strict mode and the engines' guided decoding support."""
     parameters = sorted({parameter for name in allowed for parameter in POLICIES[name].default_parameters} | COMMON_PARAMETERS.keys())
     parameter = closed({"name": {"type": "string", "enum": parameters}, "value": {"type": "string", "pattern": NUMBER}})
     most = HINTS_MOST if parameters else 0

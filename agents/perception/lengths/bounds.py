@@ -14,11 +14,7 @@ MARGIN = 2.0
 
 
 class LongestAnswers:
-    """The longest answers so far, by model and by tenant.
-
-    Args:
-        start: Bound in tokens of a group without answers.
-    """
+    """The longest answers so far, by model and by tenant; `start` tokens for a group without answers."""
 
     def __init__(self, start: float) -> None:
         self._start = math.log(start)

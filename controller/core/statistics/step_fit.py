@@ -20,11 +20,7 @@ LEAST_BASE = 0.05
 
 
 class Step(msgspec.Struct, frozen=True):
-    """Step time in milliseconds: `base_ms` for any step, `seq_ms` per decoding sequence, `prompt_ms` per prompt token.
-
-    Attributes:
-        samples: Measurements behind these figures.
-    """
+    """Step time in milliseconds: `base_ms` for any step, `seq_ms` per decoding sequence, `prompt_ms` per prompt token."""
 
     base_ms: float
     seq_ms: float

@@ -47,13 +47,7 @@ class Since:
 
 
 class Proposal(NamedTuple):
-    """An agent's proposal for an instance.
-
-    Attributes:
-        n_run: The proposed window; 0 for none.
-        sets_window: Whether that window is active.
-        tightens_guard: Whether the agent makes the TPOT guard stricter than configured.
-    """
+    """An agent's proposal for an instance: a window, 0 for none, whether it is active, and whether the TPOT guard is now stricter."""
 
     agent: str
     n_run: int

@@ -30,7 +30,6 @@ class OverrideWatch:
     Attributes:
         held: The active overrides, by id.
         errors: The faults of files, by file name.
-        path: The directory.
         on_held: Called when the active overrides have changed, because waiting requests may be dispatched now.
     """
 

@@ -24,7 +24,6 @@ class CircuitBreaker:
     opens a breaker nor keeps it open.
 
     Attributes:
-        state: The state described above.
         failures: Number of different requests that failed in a row.
         detail: Why it last opened, as text for an operator.
         until_s: When it becomes half open again, while it is open.

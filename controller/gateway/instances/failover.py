@@ -47,9 +47,7 @@ class Failover:
     def model_on(self, model: str, holder: str) -> str:
         """The model that serves what continues a response: the first of the model and its `failover` that the response's holder serves.
 
-        Args:
-            model: The model that the request names.
-            holder: The instance that keeps the response, empty if that is not known.
+        The holder is empty if it is not known.
 
         Raises:
             ApiError: 404 if the holder serves none of them, and as `Fleet.require_model`.

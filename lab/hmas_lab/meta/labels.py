@@ -57,7 +57,7 @@ def label(drawn: Drawn) -> Labelled:
         good[case.policy] = sum(fate.values()) / max(1, len(fate))
         step = max(1, len(views) // VIEWS)
         for view in views[::-step][:VIEWS]:
-            wished = choose(view, current=case.policy, start=START).policy
+            wished, _ = choose(view, current=case.policy, start=START)
             seen.append(Seen(current=case.policy, rules=wished, features=[round(x, 5) for x in features_of(view, case.policy)]))
     return Labelled(drawn=drawn, good={name: round(share, 5) for name, share in good.items()}, best=_best(good, fates), seen=seen)
 
