@@ -44,13 +44,7 @@ class OnnxDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OnnxReader:
-    """Implements `hmas.agents.perception.reading.Reader`.
-
-    Attributes:
-        name: Kind and version.
-        card: The model card.
-        ranges: Range of each dense input in training, and counts of inputs outside.
-    """
+    """Implements `hmas.agents.perception.reading.Reader`. `ranges` has each dense input's range in training, and counts inputs outside."""
 
     def __init__(self, folder: Path) -> None:
         """Loads and verifies a model folder.

@@ -29,15 +29,7 @@ class MqttCommands:
     """Checks and runs the commands of configured users, and notes each as an event with its user."""
 
     def __init__(self, changes: Changes, *, users: Collection[str], per_minute: int, clock: Clock, note: Callable[..., None]) -> None:
-        """Takes what it needs.
-
-        Args:
-            changes: Makes the changes.
-            users: Who may send commands.
-            per_minute: Commands of one user that are run; more are refused. A flood by one user keeps no other from sending.
-            clock: The clock.
-            note: Notes an event, as `Observers.note` does.
-        """
+        """Takes commands of `users`, `per_minute` of each; more are refused, so that a flood by one user keeps no other from sending."""
         self._changes = changes
         self._users = frozenset(users)
         self._buckets = {user: TokenBucket(per_minute, per_minute / 60.0, clock.now_s()) for user in (STRANGERS, *users)}

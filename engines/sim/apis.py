@@ -218,11 +218,7 @@ class MessagesReply(NamedReply):
 
 
 class ResponsesReply(NamedReply):
-    """One answer of the Responses API.
-
-    Args:
-        turn: The request.
-    """
+    """One answer of the Responses API."""
 
     __slots__ = ("_turn",)
 

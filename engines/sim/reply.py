@@ -22,11 +22,7 @@ MAX_INPUTS = 2048
 
 
 class Tally:
-    """Counts the tokens of all answers to one request, and which have ended: the last to end closes the stream.
-
-    Args:
-        answers: How many answers there are.
-    """
+    """Counts the tokens of all answers to one request, and which have ended: the last to end closes the stream."""
 
     __slots__ = ("_tokens", "_unfinished")
 
@@ -54,13 +50,7 @@ class Reply:
 
     The parts that are the same in each chunk are rendered once, so a token costs one join of byte strings.
 
-    Args:
-        ask: The parsed request.
-        answer_id: The document's `id`.
-        model: The model's name.
-        created_s: Seconds since the epoch.
-        index: Index of this answer among the answers to the request.
-        tally: The tally that the request's answers share; None for the only answer.
+    Answers to the same request differ in `index` and share a tally; it is None for the only answer.
     """
 
     __slots__ = ("_ask", "_finish", "_head", "_id", "_index", "_meta", "_pieces", "_seed", "_tally", "_text_offset")
@@ -255,12 +245,7 @@ def _encoded(entry: object, form: str) -> list[float] | str:
 def render_metrics(snapshot: EngineSnapshot, profile: Profile, *, model_name: str, ended: Mapping[str, int], stalled_s: float) -> bytes:
     """Prometheus metrics under vLLM's names, so that tools for vLLM can also read the embedded engine.
 
-    Args:
-        snapshot: The engine's state.
-        profile: The engine's profile, for the configuration of the cache.
-        model_name: Label of every series.
-        ended: Finished requests by finish reason.
-        stalled_s: Time lost to a busy host, seconds.
+    The model's name is a label of every series; `ended` counts finished requests by finish reason, `stalled_s` is time lost to a busy host.
     """
     labels = f'engine="0",model_name="{model_name}"'
     cache = f'block_size="{profile.block_size}",num_gpu_blocks="{profile.kv_blocks}",engine="0"'

@@ -49,16 +49,7 @@ class _AbortOrder(msgspec.Struct):
 
 
 class SimServer:
-    """The handlers over one driver.
-
-    Args:
-        model: The engine.
-        model_name: The name under which it serves its model.
-        name: The instance's name in snapshots.
-        now_s: A clock: seconds since the epoch, never going back.
-        fault: A fault that is active from the start.
-        settle: As in `Driver`.
-    """
+    """The handlers over one driver. Arguments are as for `create_app`."""
 
     def __init__(
         self,
@@ -329,13 +320,8 @@ def create_app(
 ) -> web.Application:
     """The application. Serve it with `handler_cancellation=True`, so that a client's disconnect is detected at once.
 
-    Args:
-        model: The engine.
-        model_name: The name under which it serves its model.
-        name: The instance's name in snapshots.
-        now_s: A clock: seconds since the epoch, never going back; None takes `process_clock`.
-        fault: A fault that is active from the start.
-        settle: As in `hmas.engines.sim.streams.Driver`; None in real time.
+    It has the instance's name in snapshots, and serves its model under `model_name`. The clock tells seconds since the epoch and never goes
+    back, by default `process_clock`. A fault is active from the start. `settle` is as in `hmas.engines.sim.streams.Driver`.
     """
     server = SimServer(model, model_name, name, now_s=now_s or process_clock(), fault=fault, settle=settle)
     app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[server.guard])
@@ -372,13 +358,7 @@ def process_clock() -> Callable[[], float]:
 
 
 async def start(app: web.Application, *, host: str = "127.0.0.1", port: int = 0, grace_s: float = 10.0) -> tuple[web.AppRunner, int]:
-    """Serves an application from `create_app`.
-
-    Args:
-        app: The application.
-        host: Address to listen on.
-        port: Port, 0 for a free one.
-        grace_s: How long `AppRunner.cleanup` waits for running requests.
+    """Serves an application from `create_app`; port 0 is a free one. `AppRunner.cleanup` waits `grace_s` for running requests.
 
     Returns:
         The runner, which the caller has to clean up, and the port.

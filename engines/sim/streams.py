@@ -157,13 +157,7 @@ class Whole:
 
 
 class Faulty:
-    """Passes tokens on up to the fault's count, then applies the fault.
-
-    Args:
-        inner: The actual sink.
-        fault: `reset-after`, `half-sse` or `stall`.
-        transport: The connection.
-    """
+    """Passes tokens on up to the fault's count, then applies the fault: `reset-after`, `half-sse` or `stall`."""
 
     __slots__ = ("_fault", "_inner", "_transport")
 

@@ -20,14 +20,7 @@ Count = Annotated[int, Meta(ge=1, le=1 << 31)]
 
 
 class Refused(HmasError):
-    """A request that is answered with an error document.
-
-    Args:
-        status: HTTP status.
-        message: What is wrong and what is allowed.
-        kind: The document's `type`, as vLLM names it.
-        param: The field that is wrong.
-    """
+    """A request that is answered with an error document; `kind` is the document's `type`, as vLLM names it."""
 
     def __init__(self, status: int, message: str, *, kind: str = "BadRequestError", param: str | None = None) -> None:
         super().__init__(message)

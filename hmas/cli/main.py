@@ -71,13 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_group(group: click.Group, program: str, argv: Sequence[str] | None = None) -> int:
-    """Runs a program's group of commands; an error becomes a line on stderr and an exit code.
-
-    Args:
-        group: The commands.
-        program: The program's name, as help shows it.
-        argv: Arguments; None for those of this process.
-    """
+    """Runs a program's group of commands, by default with this process's arguments; an error becomes a line on stderr and an exit code."""
     try:
         result = group.main(args=list(argv) if argv is not None else None, prog_name=program, standalone_mode=False)
     except click.ClickException as error:

@@ -21,11 +21,6 @@ log = logging.getLogger(__name__)
 class Reloads:
     """Holds the configuration that was read last, and gives it to the gateway with the engines that DNS names.
 
-    Args:
-        config: As it was read at the start.
-        read: Reads it again.
-        clock: For the times at which names are asked for.
-
     Attributes:
         gateway: None until it serves (`serves`).
     """

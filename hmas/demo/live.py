@@ -140,7 +140,6 @@ class _Watcher:
     """Asks one gateway for its status every half second.
 
     Attributes:
-        seen: The statuses with their times.
         failures: Errors of calls that the gateway did not answer.
         slowest_s: The longest time that an answer took.
     """

@@ -42,9 +42,8 @@ class Site:
 
     Attributes:
         folder: Configurations, logs, plans and results of this demo.
-        engines: Address of each engine, by name.
         keys: API key of each tenant.
-        kind: Kind of the engines. `model`: the model name that they serve.
+        engines: Address of each engine, by name; all are of one kind and serve one model.
         troubles: Every observed crash, as text.
     """
 
@@ -123,12 +122,6 @@ async def running_engines(site: Site, settings: DemoSettings) -> AsyncIterator[S
 @asynccontextmanager
 async def running_gateway(site: Site, variant: Variant, *, cast: Cast | None, config: Mapping[str, Any]) -> AsyncIterator[GatewayAddress]:
     """Starts a gateway for one run: with bus and agents if there is a cast, else alone with a fixed policy and window.
-
-    Args:
-        site: The site.
-        variant: The configuration of the gateway.
-        cast: The agents that control the gateway.
-        config: Additional sections of the configuration.
 
     Raises:
         DemoBroken: A process does not start.

@@ -107,15 +107,10 @@ def schema(tenants: Sequence[str]) -> dict[str, Any]:
 def question(
     words: str, tenants: Mapping[str, Mapping[str, float]], models: Sequence[str], now_s: float, zone: tzinfo | None, *, model: str = ""
 ) -> bytes:
-    """The body of the chat completion that asks for an answer.
+    """The body of the chat completion that asks for an answer to the operator's words.
 
-    Args:
-        words: The operator's words.
-        tenants: What is in force, by tenant and setting.
-        models: Names of the models that the engines serve.
-        now_s: The current time. `zone`: the operator's time zone; None for that of this machine.
-        zone: See `now_s`.
-        model: Name of the language model at its endpoint; empty for the server's own.
+    `tenants` has what is in force, by tenant and setting; `models` those that the engines serve. The zone is by default this machine's.
+    `model` is the language model's name at its endpoint; empty for the server's own.
     """
     now = datetime.fromtimestamp(now_s, zone)
     rows = [f"- {name}: " + ", ".join(f"{setting} {value:.12g}" for setting, value in held.items()) for name, held in tenants.items()]

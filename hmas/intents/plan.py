@@ -51,13 +51,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class Site(msgspec.Struct, frozen=True, kw_only=True):
-    """What an intention may be about.
-
-    Attributes:
-        tenants: What is in force, by tenant and setting (`SETTINGS`).
-        models: Names of the models that the engines serve.
-        now_s: The current time.
-    """
+    """What an intention may be about: what is in force, by tenant and setting (`SETTINGS`), and the models that the engines serve."""
 
     tenants: Mapping[str, Mapping[str, float]]
     models: tuple[str, ...]
@@ -99,16 +93,10 @@ def site_of(status: Mapping[str, Any], words: str, now_s: float) -> Site:
 def plan(
     text: str, words: str, site: Site, *, override_id: str, author: str, zone: tzinfo | None = None, lasts_s: float | None = None
 ) -> Plan:
-    """What a model's answer sets.
+    """What a model's answer, `text`, to the operator's words sets: an override with this id and author.
 
-    Args:
-        text: The answer.
-        words: The operator's words.
-        site: Tenants, what is in force, and the time.
-        override_id: Id of the override. `author`: its author.
-        author: See `override_id`.
-        zone: The operator's time zone; None for that of this machine.
-        lasts_s: The operator's own choice of how long it is in force; None for the time that the words name.
+    It is in force for `lasts_s`, the operator's own choice, or else for the time that the words name. Times are in the operator's zone,
+    by default this machine's.
 
     Raises:
         AnswerError: The answer does not hold; nothing of it may be used.

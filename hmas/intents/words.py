@@ -93,10 +93,7 @@ def named(words: str, tenants: Collection[str]) -> tuple[set[str], set[str]]:
 def strangers(words: str, tenants: Collection[str], known: Collection[str]) -> list[str]:
     """What looks like a tenant's name and is none: `team-z` or `team z` beside `team-a`, `bacth-jobs` beside `batch-jobs`.
 
-    Args:
-        words: The operator's words.
-        tenants: All tenants.
-        known: Other names that may stand in the words, such as models'.
+    `known` are other names that may stand in the operator's words, such as models'.
     """
     heads = [_parts(tenant) for tenant in tenants]
     others = {"-".join(_parts(name)) for name in known}

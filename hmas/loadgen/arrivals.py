@@ -64,10 +64,7 @@ def poisson_times(rate: float, duration_s: float, rng: np.random.Generator) -> T
 def piecewise_times(edges_s: Sequence[float] | Times, rates: Sequence[float] | Times, rng: np.random.Generator) -> Times:
     """A Poisson process whose rate is constant between edges: the same draws at other rates are the same arrivals at another density.
 
-    Args:
-        edges_s: Ascending times, one more than the rates.
-        rates: Requests per second, 0 or more.
-        rng: The random generator.
+    Edges are ascending times, one more than the rates in requests per second, which may be 0.
 
     Raises:
         TraceError: More than `MAX_ROWS` requests are expected.
@@ -83,11 +80,7 @@ def renewal_times(rate: float, cv: float, duration_s: float, rng: np.random.Gene
     The first gap is the rest of a gap in progress (length-biased, cut at a uniform place), so the expected count is exactly
     `rate * duration_s`; starting with a whole gap would change it by `(cv^2 - 1) / 2` requests.
 
-    Args:
-        rate: Requests per second, more than 0.
-        cv: Coefficient of variation of the gaps, 0.05 to 100.
-        duration_s: Length of the process.
-        rng: The random generator.
+    The rate, in requests per second, is above 0; the coefficient of variation is 0.05 to 100.
 
     Raises:
         TraceError: The CV is out of range, or too many requests are expected or drawn.

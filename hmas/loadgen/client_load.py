@@ -70,11 +70,7 @@ class Past(NamedTuple):
 class Clients:
     """Makes client bodies for arrivals. The same arguments give the same bodies.
 
-    Args:
-        texts: Texts of users, for the questions in histories.
-        writer: Writes the answers in histories.
-        seed: Seed of all draws.
-        past: Lengths in histories.
+    Histories have questions from `texts`, answers of the writer, and lengths of `past`.
     """
 
     def __init__(self, texts: Sequence[str], writer: PromptWriter, *, seed: int, past: Past = Past()) -> None:  # noqa: B008 - immutable
@@ -84,13 +80,9 @@ class Clients:
         self._past = past
 
     def send(self, arrival: Arrival, index: int, form: str, terms: Terms) -> Arrival:
-        """The arrival with the body of a form and with its client's terms; its kind is the form's name.
+        """The arrival with the body of a form (one of `FORMS`) and with its client's terms; its kind is the form's name.
 
-        Args:
-            arrival: Its last message is the question.
-            index: Its number, for the random draws.
-            form: One of `FORMS`.
-            terms: Cap and targets.
+        Its last message is the question, and its index sets the random draws.
         """
         shape, streamed, answers = FORMS[form]
         rng = random.Random(f"{self._seed} body {index}")

@@ -58,11 +58,7 @@ class LoadSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """A running count, reported every half second.
-
-    Attributes:
-        good: Completed within both targets so far.
-    """
+    """A running count, reported every half second; `good` requests were completed within both targets."""
 
     elapsed_s: float
     sent: int

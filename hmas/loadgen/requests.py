@@ -29,14 +29,7 @@ CODE_OUTPUT_MEDIAN = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requests:
-    """Columns of requests without times.
-
-    Attributes:
-        task: Index into `TASKS`.
-        prompt_tokens, output_tokens: True lengths.
-        max_tokens: The declared cap.
-        tenant: Index into `tenants`.
-    """
+    """Columns of requests without times: true lengths, declared caps, and indices into `TASKS` and `tenants`."""
 
     task: Column
     prompt_tokens: Ints
@@ -79,12 +72,7 @@ def whole_mixture(mixture: Mixture, kind: str = "") -> Regime:
 def draw_requests(mixture: Mixture, count: int, seed: int, regimes: Sequence[Regime], which: Column | None = None) -> Requests:
     """Draws requests as `hmas.loadgen.workload.draw_shapes` does, from the same random streams, but by whole columns.
 
-    Args:
-        mixture: Kinds of traffic with their lengths.
-        count: Number of requests.
-        seed: Seed of all draws.
-        regimes: The mixes to draw from.
-        which: Index of each request's regime; None for the first one.
+    `which` is the index of each request's regime; None for the first one.
     """
     kinds, tasks = stream(seed, "kinds").random(count), stream(seed, "tasks").random(count)
     noise = stream(seed, "lengths").standard_normal((count, 2)) * mixture.level_spread

@@ -27,12 +27,7 @@ class Turn(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ClientBody(msgspec.Struct, frozen=True, kw_only=True):
-    """A request's body as its client sends it, if it is more than a streamed chat with a cap.
-
-    Attributes:
-        path: API path, such as /v1/chat/completions.
-        document: The JSON document.
-    """
+    """A request's body as its client sends it to an API path, if it is more than a streamed chat with a cap."""
 
     path: str
     document: dict[str, Any]

@@ -64,14 +64,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_plan(wish: Question, load: Load, backend: Backend, tell: Callable[[str], None]) -> Plan:
-    """Answers all questions.
-
-    Args:
-        wish: The question.
-        load: The question's workload at its own rate.
-        backend: Where the runs are made.
-        tell: Called with a line of text for each answer.
-    """
+    """Answers all questions about a load at its own rate; `tell` is called with a line of text for each answer."""
     fleets = [wish.case.fleet, *(wish.case.fleet.with_one_more(kind) for kind in wish.kinds)]
     guesses = {kind.name: guess_rps(kind, load, wish.case.slo) / load.own_rps for kind in [*wish.case.fleet.kinds, *wish.kinds]}
     tasks: list[HoldTask | NeedTask] = [

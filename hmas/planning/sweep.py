@@ -153,11 +153,7 @@ def run_point(task: bytes) -> bytes:
 def run_points(points: Sequence[Point], kept: "Kept", backend: Backend, tell: Callable[[Row, int], None]) -> None:
     """Runs points without a result. An interrupt is passed on to the caller; `kept` then has all finished results.
 
-    Args:
-        points: The grid's points.
-        kept: The store of results.
-        backend: Where the work is done.
-        tell: Called with each new row and the number of missing rows.
+    `tell` is called with each new row and the number of missing rows.
     """
     missing = [point for point in points if point.case.key not in kept.rows]
     left = len(missing)
@@ -170,11 +166,7 @@ def run_points(points: Sequence[Point], kept: "Kept", backend: Backend, tell: Ca
 
 
 class Kept:
-    """Results on disk, one JSON document per line, appended as they finish. The next run tries failed cases again.
-
-    Attributes:
-        rows: Rows by the case's key.
-    """
+    """Results on disk, one JSON document per line, appended as they finish. The next run tries failed cases again."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -33,12 +33,7 @@ class FitImpossible(HmasError):
 
 
 class Prefill(msgspec.Struct, frozen=True, kw_only=True):
-    """One prompt that ran alone on the engine.
-
-    Attributes:
-        prompt_tokens: Its length, 1 or more.
-        ttft_ms: Time from sending it to its first token.
-    """
+    """One prompt that ran alone on the engine, of 1 token or more, and the time from sending it to its first token."""
 
     prompt_tokens: int
     ttft_ms: float

@@ -46,12 +46,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def look_at(url: str, *, model: str = "", api_key: str = "") -> Target:
-    """Reads an engine's properties.
-
-    Args:
-        url: Base address without /v1.
-        model: The model to measure; empty for the first that is served.
-        api_key: Sent as a bearer token; empty for none.
+    """Reads an engine's properties for a model, by default the first that it serves. The URL has no /v1; an API key is sent if given.
 
     Raises:
         ProbeError: The engine does not answer, needs a key, lists no model, or does not serve this one.

@@ -15,14 +15,7 @@ Made = TypeVar("Made", Workload, SessionPlan)
 
 
 class Entry(NamedTuple, Generic[Made]):
-    """One workload of the catalogue.
-
-    Attributes:
-        options: Type of its options.
-        make: Makes the workload from options and path.
-        path: Whether the specification names a file or folder.
-        example: A valid specification.
-    """
+    """One workload of the catalogue; `path` tells whether its specification names a file or folder, as in the valid `example`."""
 
     options: type[Options]
     make: Callable[[Any, Any], Made]

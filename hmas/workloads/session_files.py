@@ -102,11 +102,7 @@ def read_text2sql(path: Path, *, parallel: bool) -> list[Session]:
 
 
 def read_tool_sessions(path: Path, *, pause_s: float) -> list[Session]:
-    """Reads tool sessions.
-
-    Args:
-        path: JSON lines, also gzipped.
-        pause_s: Length of pauses that the source did not measure.
+    """Reads tool sessions from JSON lines, also gzipped; pauses that the source did not measure are `pause_s` long.
 
     Raises:
         TraceError: The file cannot be used, or a row is bad (named with its field).

@@ -37,14 +37,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """A recorded session.
-
-    Attributes:
-        id: Its name in the file.
-        source: Where it was recorded.
-        calls: In order; stages are numbered from 0 without gaps.
-        measured: Whether its pauses were measured; else they are assumed.
-    """
+    """A recorded session: calls in order, stages numbered from 0 without gaps, and whether its pauses were measured or assumed."""
 
     id: str
     source: str
@@ -56,8 +49,6 @@ class SessionPlan:
     """Sessions that begin at given times: a closed-loop workload, in which later calls depend on earlier ones.
 
     Attributes:
-        name: Its name, for reports.
-        sessions: The recorded sessions.
         at_s: When each session begins, ascending.
         which: Index of the recorded session of each.
         importance: 0.5 to 1, one draw for all calls of a session.

@@ -43,14 +43,9 @@ _SLICE = 8192
 
 
 def check_columns(name: str, columns: Mapping[str, Column], *, tenants: int, duration_s: float, where: Where) -> None:
-    """Checks every column against its range.
+    """Checks each of `COLUMNS`, of any numeric type, against its range. A `duration_s` of 0 is to be computed.
 
-    Args:
-        name: The workload or file, for error messages.
-        columns: All of `COLUMNS`, of any numeric type.
-        tenants: Number of tenants.
-        duration_s: Length of the workload, 0 if it is to be computed.
-        where: Names a row in error messages, by its index from 0.
+    `where` names a row in error messages by its index from 0, beside the workload's or file's name.
 
     Raises:
         TraceError: A value is out of range, missing (NaN) or out of order; the error names row, field, value and what is allowed.

@@ -55,12 +55,7 @@ def write_artefact(folder: Path, model: Any, tokenizer: Any, card: ModelCard) ->
 
 
 def open_artefact(folder: Path, *, base: Path | None = None, batch: int = 16) -> tuple[ModelCard, LmDetails, Scorer]:
-    """Loads what `write_artefact` wrote, onto the GPU if there is one.
-
-    Args:
-        folder: The artefact.
-        base: Present folder of the base; by default its folder during training.
-        batch: Rows of one forward pass.
+    """Loads what `write_artefact` wrote, onto the GPU if there is one; `base` is by default the base's folder during training.
 
     Raises:
         ModelError: The folder, its card or its weights are not what they should be, or the base is another one.

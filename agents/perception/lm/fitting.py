@@ -94,11 +94,7 @@ class Progress(TrainerCallback):  # type: ignore[misc]  # transformers is not th
 
 
 class Sound(TrainerCallback):  # type: ignore[misc]  # transformers is not there for the type checker
-    """Leaves out the steps whose gradient is not finite: in half precision one batch can make one, and no weight would survive it.
-
-    Attributes:
-        left_out: Number of these steps.
-    """
+    """Leaves out the steps whose gradient is not finite: in half precision one batch can make one, and no weight would survive it."""
 
     def __init__(self, say: Say) -> None:
         self.left_out = 0

@@ -19,12 +19,7 @@ BATCH = 32
 
 
 class LmReader:
-    """A `Reader` on an opened artefact.
-
-    Attributes:
-        name: Name in events and metrics.
-        failed: Prompts on which the model could not run.
-    """
+    """A `Reader` on an opened artefact; `failed` counts the prompts on which the model could not run."""
 
     def __init__(self, scorer: "Scorer", details: LmDetails, name: str, batch: int = BATCH) -> None:
         self._batch = batch
@@ -62,12 +57,7 @@ class LmReader:
 
 
 def open_reader(folder: Path, *, base: Path | None = None, batch: int = BATCH) -> LmReader:
-    """Opens an artefact, adapter or merged.
-
-    Args:
-        folder: The artefact.
-        base: Present folder of an adapter's base; by default its folder during training.
-        batch: Prompts of one forward pass.
+    """Opens an artefact, adapter or merged; `base` is the present folder of an adapter's base, by default that during training.
 
     Raises:
         ModelError: It, or the base it needs, is missing or has changed.

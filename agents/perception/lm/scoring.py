@@ -128,14 +128,7 @@ def accepted(model: Any) -> frozenset[str]:
 
 
 class Scorer:
-    """Scores labels and length bins for batches of prompts.
-
-    Args:
-        batch: Rows of one forward pass.
-
-    Attributes:
-        model: The model with its adapter.
-    """
+    """Scores labels and length bins for prompts, `batch` of them in one forward pass of the model with its adapter."""
 
     def __init__(self, model: Any, tokenizer: Any, details: LmDetails, *, batch: int = 16) -> None:
         self.model = model.eval()

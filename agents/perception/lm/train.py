@@ -222,11 +222,7 @@ def run(settings: TrainSettings, *, clock: Clock, say: Callable[[str], None], co
 
     The artefact is written only after it was reloaded and gave the same answers. SIGINT and SIGTERM end the run with a checkpoint.
 
-    Args:
-        settings: Checked here.
-        clock: For the card and for the remaining time.
-        say: Takes one line of text for people.
-        command: The command line that reproduces the model, for its card.
+    `say` takes one line of text for people; `command` is the command line that reproduces the model, for its card.
 
     Raises:
         ConfigError: A setting, a file or the base cannot be used; or torch, transformers and peft are not installed.

@@ -109,11 +109,7 @@ class Exchanges:
 
 
 class Clients:
-    """Sends rows as clients might.
-
-    Args:
-        rows: Whose prompts make the histories.
-    """
+    """Sends rows as clients might; their prompts also make the histories."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._exchanges = Exchanges([row.prompt for row in rows])
@@ -124,11 +120,6 @@ class Clients:
 
     def sent(self, row: Row, rng: np.random.Generator, *, features_only: bool = False) -> tuple[PromptView, bool]:
         """What a reader sees of the row in a shape drawn at random; its label stays true.
-
-        Args:
-            row: The row.
-            rng: Where chance comes from.
-            features_only: As where prompts stay in the gateway.
 
         Returns:
             The view, and whether system prompt or history are needed to tell the label.

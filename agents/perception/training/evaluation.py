@@ -55,14 +55,9 @@ def read_soundly(reader: Reader, views: Sequence[PromptView], least: float) -> l
 def evaluate_lengths(
     reader: Reader, base: LengthBase | None, rows: Sequence[LengthRow], *, least: float, seed: int = 1
 ) -> dict[str, Score]:
-    """Scores the forecasts of output lengths.
+    """Scores the forecasts of output lengths; with less than the `least` confidence a prompt goes without a task type.
 
-    Args:
-        reader: Reads the prompts.
-        base: As in `LengthModel`.
-        rows: Answers of models.
-        least: Confidence below which a prompt goes without a task type.
-        seed: Of the order in which the answers arrive.
+    The seed is of the order in which the answers arrive.
 
     Returns:
         `cold`: nothing is learnt from the rows. `as it comes`: every answer is predicted, then learnt from.

@@ -39,7 +39,6 @@ class Fitted:
     Attributes:
         network: In evaluation mode.
         words: The known words in the order of their numbers.
-        encoder: Over them.
         temperature: By which logits are divided, fitted on validation rows.
         ranges: Lowest and highest value of each dense input that it was shown.
     """
@@ -63,14 +62,9 @@ class Fitted:
 
 
 def fit(train: Sequence[Row], own: Sequence[Row], validation: Sequence[Row], settings: Settings, say: Say = lambda _: None) -> Fitted:
-    """Trains on `train` and the project's own rows; `validation` sets the temperature and picks nothing else.
+    """Trains on `train` and the project's own, generated rows; `validation` sets the temperature and picks nothing else.
 
-    Args:
-        train: Labelled rows; those without a licence for training must have been taken out.
-        own: Generated rows.
-        validation: Rows that are in neither.
-        settings: See there.
-        say: Told of every pass.
+    No row may be without a licence for training, and `validation` has none of the others. `say` is told of every pass.
     """
     torch.set_num_threads(1)
     torch.manual_seed(settings.seed)

@@ -140,11 +140,7 @@ def score(quantiles: Numbers, lengths: Numbers) -> Score:
 def temperature_of(logits: Numbers, labels: Labels) -> float:
     """Temperature with the least cross-entropy on rows outside of the training, on a grid from 0.2 to 10; 1 with less than `ENOUGH` rows.
 
-    See Guo et al., "On Calibration of Modern Neural Networks", 2017.
-
-    Args:
-        logits: Shape (rows, choices).
-        labels: Index of the right choice of each row.
+    Logits have the shape (rows, choices). See Guo et al., "On Calibration of Modern Neural Networks", 2017.
     """
     if len(labels) < ENOUGH:
         return 1.0

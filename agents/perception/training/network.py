@@ -40,13 +40,7 @@ class Layer(nn.Module):  # type: ignore[misc]  # torch is not there where types 
 
 
 class Network(nn.Module):  # type: ignore[misc]  # as above
-    """Logits over `TASKS` and quantiles of the log output length at `LEVELS`.
-
-    Args:
-        words: Numbers for words.
-        bag: Numbers for features of the bag.
-        dropout: Share of activations dropped in training.
-    """
+    """Logits over `TASKS` and quantiles of the log output length at `LEVELS`, for so many known words and features of the bag."""
 
     def __init__(self, words: int, bag: int, dropout: float = 0.15) -> None:
         super().__init__()

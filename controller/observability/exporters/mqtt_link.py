@@ -66,13 +66,8 @@ async def client_of(
 ) -> Client:
     """A client that is not connected yet. The certificates are read now.
 
-    Args:
-        mqtt: The section of the configuration.
-        password: The password.
-        name: The name of the session.
-        will: What the broker publishes as the status when this client has gone without a word.
-        session_s: How long the broker keeps the session.
-        known: False for a client that shows neither user nor certificate.
+    The broker publishes `will` as the status when this client has gone without a word, and keeps its session, which has its name, for
+    `session_s`. A client that is not `known` shows neither user nor certificate.
 
     Raises:
         OSError: A certificate cannot be read or used.
@@ -118,14 +113,7 @@ class MqttLink:
     """
 
     def __init__(self, mqtt: MqttConfig, outbox: Outbox, *, birth: bytes, will: bytes, env: Mapping[str, str] | None = None) -> None:
-        """Does not connect yet.
-
-        Args:
-            mqtt: The section of the configuration.
-            outbox: What is to be sent.
-            birth: The status while the gateway runs.
-            will: The status once it has gone.
-            env: The environment with the password; by default that of the process.
+        """Does not connect yet. `birth` is the status while the gateway runs, `will` once it has gone; `env` has the password.
 
         Raises:
             ConfigError: There is no password where the configuration says that it is.

@@ -48,13 +48,7 @@ def state_of(knobs: Mapping[str, Knob], absent: Mapping[str, str], counters: Map
 
 
 def refusals(knobs: Mapping[str, Knob], absent: Mapping[str, str], wanted: Mapping[str, int]) -> dict[str, str]:
-    """Why an order cannot be carried out, by field; empty if it can.
-
-    Args:
-        knobs: The available knobs.
-        absent: Why a knob is missing, by name.
-        wanted: The ordered values, by knob.
-    """
+    """Why an order of values by knob cannot be carried out, by field; empty if it can. `absent` says why a knob is missing."""
     refused = {}
     for name, value in wanted.items():
         knob = knobs.get(name)

@@ -24,9 +24,7 @@ def register() -> None:
 def handle(core: Any, order: dict[str, Any] | None = None) -> dict[str, Any]:
     """Returns the state if there is no order, else the order's result. An error is logged and reported, and the engine goes on.
 
-    Args:
-        core: vLLM's `EngineCore`.
-        order: The `knobs`; their format has been checked.
+    `core` is vLLM's `EngineCore`; the format of the ordered `knobs` has been checked.
     """
     try:
         control = getattr(core.scheduler, METHOD, None)
