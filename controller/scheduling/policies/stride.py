@@ -73,20 +73,12 @@ class Stride(FlowPolicy):
             self._catch_up(flow)
         flow.used = flow.tag - self._clock
 
-    def close_tenant(self, tenant: str, now_s: float) -> None:  # noqa: ARG002  the contract's arguments
-        """See `QueuePolicy.close_tenant`; the flow keeps its pass, so that one that is put back meanwhile is put back in full."""
-        self._closed.add(tenant)
-        flow = self.busy.get(tenant)
-        if flow is not None:
-            self._leave(flow)
+    def _close(self, flow: Flow) -> None:
+        """The flow keeps its pass, so that an entry that is put back meanwhile is put back in full."""
 
-    def open_tenant(self, tenant: str, now_s: float) -> None:  # noqa: ARG002  the contract's arguments
-        """See `QueuePolicy.open_tenant`: what the flow had in advance counts, what it was owed does not."""
-        self._closed.discard(tenant)
-        flow = self.busy.get(tenant)
-        if flow is not None:
-            self._catch_up(flow)
-            self._place(flow)
+    def _open(self, flow: Flow, entry: QueueEntry, now_s: float) -> None:  # noqa: ARG002  the base's arguments
+        """What the flow had in advance counts, what it was owed does not."""
+        self._catch_up(flow)
 
     def _catch_up(self, flow: Flow) -> None:
         flow.tag = max(flow.tag, self._clock)

@@ -76,6 +76,14 @@ class FlowPolicy(QueuePolicy):
     def _sleep(self, flow: Flow) -> None:
         """Called when the flow has no waiting entry any more."""
 
+    def _close(self, flow: Flow) -> None:
+        """Called when the flow's tenant is closed while entries wait: as if there were none."""
+        self._sleep(flow)
+
+    def _open(self, flow: Flow, entry: QueueEntry, now_s: float) -> None:
+        """Sets the tag of a flow whose tenant is open again, with `entry` as its next one: as after a pause."""
+        self._wake(flow, entry, now_s)
+
     def _restart(self) -> None:
         """Called when an entry comes while none waits."""
 
@@ -193,15 +201,15 @@ class FlowPolicy(QueuePolicy):
         flow = self.busy.get(tenant)
         if flow is not None:
             self._leave(flow)
-            self._sleep(flow)
+            self._close(flow)
 
     def open_tenant(self, tenant: str, now_s: float) -> None:
-        """See `QueuePolicy.open_tenant`: the flow is placed as after a pause."""
+        """See `QueuePolicy.open_tenant`; where the flow then stands is what `_open` says."""
         self._closed.discard(tenant)
         flow = self.busy.get(tenant)
         first = None if flow is None else flow.first()
         if flow is not None and first is not None:
-            self._wake(flow, first[WHO], now_s)
+            self._open(flow, first[WHO], now_s)
             self._place(flow)
 
     def entries(self) -> Iterator[QueueEntry]:
