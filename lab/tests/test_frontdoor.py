@@ -7,7 +7,7 @@ from typing import Any
 import click
 import orjson
 import pytest
-from hmas_lab.frontdoor.arms import WRONG_STARTS, arm_names, arm_of, capped, without
+from hmas_lab.frontdoor.arms import WRONG_STARTS, Arm, arm_names, arm_of, capped, without
 from hmas_lab.frontdoor.capacity import CapacityPoint, capacity_points, mean_points
 from hmas_lab.frontdoor.cells import cell_of, figures, first_token_ms_beyond, is_kept, ratio
 from hmas_lab.frontdoor.cli import settings_of
@@ -22,10 +22,10 @@ from hmas_lab.questions import Question, read_questions
 from hmas.controller.config.derived import AGENT_NAMES, running_agents
 from hmas.controller.config.loader import load_config
 from hmas.controller.config.schema import SchedulerConfig
-from hmas.controller.core.types import Slo, TaskType
+from hmas.controller.core.types import DEFAULT_IMPORTANCE, Slo, TaskType
 from hmas.controller.runtime.clock import SystemClock
 from hmas.loadgen.dataset import load_mixture
-from hmas.loadgen.results import Result
+from hmas.loadgen.results import Result, RunSummary
 from hmas.planning import StudyError
 
 QUESTIONS = [Question(f"What is the height of tower {i}?", TaskType.QA, 20 + i) for i in range(50)]
@@ -259,11 +259,46 @@ def test_arms_are_named_on_the_command_line():
 
 def test_pass_through_is_a_configuration_that_is_taken(tmp_path):
     path = tmp_path / "pass.yaml"
-    for arm, overdue, n_run in ((arm_of(PASS), "keep", 256), (capped(7), "shed", 7)):
+    for arm, overdue, n_run in ((arm_of(PASS), "keep", 256), (capped(7, 1.0), "shed", 7)):
         path.write_bytes(orjson.dumps(dict(arm.config)))
         config = load_config(str(path), {})
         assert (config.scheduler.fence, config.scheduler.tpot_guard, running_agents(config.agents)) == (False, 0.0, ())
         assert (config.scheduler.overdue, config.scheduler.n_run) == (overdue, n_run)
+
+
+@pytest.mark.parametrize("stretch", [1.0, 4.1])
+def test_the_shedding_baseline_refuses_by_the_targets_that_requests_are_judged_by(tmp_path, stretch):
+    door = load()
+    door.stretch = stretch
+    (judged_by,) = {a.slo for a in door.arrivals(0, rps=4.0, seconds=20.0) if not a.declares}
+    path = tmp_path / "capped.yaml"
+    path.write_bytes(orjson.dumps(dict(capped(7, stretch).config)))
+    slo = load_config(str(path), {}).slo
+    assumed = slo.targets().target(TaskType.UNKNOWN, DEFAULT_IMPORTANCE)
+    assert assumed.ttft_ms == judged_by.ttft_ms == 2000.0 * stretch
+    assert assumed.tpot_ms == pytest.approx(judged_by.tpot_ms, abs=1.0), "whole milliseconds"
+    assert slo.headroom == 0.0, "nothing raises them"
+
+
+async def test_the_shedding_baseline_knows_how_far_the_measurement_stretches_targets(tmp_path):
+    started: dict[str, Arm] = {}
+    told: list[str] = []
+
+    class Recorded(Runs):
+        async def capacity(self):
+            door.stretch = 4.1
+            return []
+
+        async def side_by_side(self, arms, label, arrivals):
+            started.update(arms)
+            summary = RunSummary(started_s=0.0, elapsed_s=1.0, max_gap_s=0.0, cpu_s=0.0, output_tokens=1, outcomes={})
+            return {name: ([result()], summary) for name in arms}
+
+    door = load()
+    settings = DoorSettings(loads=(1.3,), seconds=4.0, repeats=1, arms=(STRONG, PRODUCT), caps=(4, 8), worth_loads=(), capacity_rps=1.0)
+    runs = Recorded(settings, door, settings.engines, tmp_path, told.append)
+    await Measurement(settings, door, runs, SystemClock(), told.append).run()
+    assert started == {"cap-4": capped(4, 4.1), "cap-8": capped(8, 4.1), STRONG: capped(4, 4.1), PRODUCT: arm_of(PRODUCT)}
 
 
 def test_wrong_starts_are_the_product_with_one_setting(tmp_path):

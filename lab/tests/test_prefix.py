@@ -136,17 +136,36 @@ def test_a_run_counts_its_hits():
     assert all(one["served"] == 1.0 for one in found.values())
 
 
-def test_goals_are_held_against_the_best_of_the_peers():
-    def row(arm: str, good: float, ttft_ms: float, hit: float) -> Row:
-        figures = {"good": good, "ttft_ms_p50": ttft_ms, "ttft_ms_p95": 2 * ttft_ms, "hit": hit, "hit_at_best": 0.8}
-        return Row(task=Task(arm=arm, workload="chats", rate_rps=1.0, load=0.5, seed=0, requests=1), code="c", figures=figures)
+def row(arm: str, good: float, ttft_ms: float, hit: float, *, seed: int = 0, p95_ms: float = 0.0) -> Row:
+    figures = {"good": good, "ttft_ms_p50": ttft_ms, "ttft_ms_p95": p95_ms or 2 * ttft_ms, "hit": hit, "hit_at_best": 0.8}
+    return Row(task=Task(arm=arm, workload="chats", rate_rps=1.0, load=0.5, seed=seed, requests=1), code="c", figures=figures)
 
+
+def test_goals_are_held_against_the_best_of_the_peers():
     rows = [row(ROUND_ROBIN, 0.9, 100.0, 0.2), row(HASH, 0.8, 80.0, 0.7), row(PRODUCT, 0.898, 82.0, 0.78), row(EXACT, 0.95, 90.0, 0.8)]
     product, exact = goals(summary(rows))
     assert product["reached"]
     assert product["hit_below_best"] == pytest.approx(0.02)
     assert exact["ttft_p50_over_peers"] == pytest.approx(90 / 80)
     assert not exact["reached"]
+
+
+def test_what_is_refused_counts_as_infinitely_late(monkeypatch):
+    monkeypatch.setattr("hmas_lab.prefix.serving.INSTANCES", 1)
+    task = Task(arm=PRODUCT, workload="one-prompt", rate_rps=100.0, seed=0, requests=300)
+    figures = msgspec.json.decode(run_task(msgspec.json.encode(task)), type=Row).figures
+    assert 0.5 < figures["served"] < 0.95
+    assert figures["ttft_ms_p95"] == -1.0, "infinite"
+    assert figures["ttft_ms_p50"] > 0.0
+
+
+def test_no_goal_is_reached_where_too_many_are_refused():
+    peers = [row(ROUND_ROBIN, 0.8, 100.0, 0.7, seed=seed) for seed in range(2)]
+    ours = [row(PRODUCT, 0.9, 90.0, 0.8), row(PRODUCT, 0.9, 90.0, 0.8, seed=1, p95_ms=-1.0)]
+    (place,) = places = summary([*peers, *ours])
+    assert place["arms"][PRODUCT]["ttft_ms_p95"] is None, "no mean of an infinite time"
+    (found,) = goals(places)
+    assert (found["ttft_p50_over_peers"], found["ttft_p95_over_peers"], found["reached"]) == (pytest.approx(0.9), None, False)
 
 
 def test_the_study_runs_and_goes_on_where_it_was(tmp_path):
@@ -156,6 +175,9 @@ def test_the_study_runs_and_goes_on_where_it_was(tmp_path):
     assert [(place["workload"], list(place["arms"])) for place in document["summary"]] == [("apps", [ROUND_ROBIN, HASH, PRODUCT])]
     assert 1.0 < document["capacity_rps"]["apps"] < 100.0
     assert "`h-mas: default`" in body(document)
+    assert "| in time | served | TTFT p50, ms |" in body(document)
+    document["summary"][0]["arms"][PRODUCT]["ttft_ms_p95"] = None
+    assert [line.split(" | ")[5] for line in body(document).splitlines() if line.startswith("| `h-mas: default` |")] == ["-"]
     again = run(settings, lambda *_: pytest.fail("there is nothing left to run"), kept_rows(tmp_path / "rows.jsonl"))
     assert again["rows"] == document["rows"]
 

@@ -7,9 +7,11 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from hmas.controller.config.derived import AGENT_NAMES
+from hmas.controller.core.slo import BASE_SLO
+from hmas.controller.core.types import TaskType
 from hmas.planning import StudyError
 from hmas_lab.as_it_comes import Stack, hmas_up
-from hmas_lab.frontdoor.settings import PAPER, PASS, PLAIN, PRODUCT, STRONG
+from hmas_lab.frontdoor.settings import PAPER, PASS, PLAIN, PRODUCT, STRONG, TARGETS
 
 PASS_THROUGH: Mapping[str, Any] = MappingProxyType(
     {
@@ -45,9 +47,22 @@ def without(agent: str) -> str:
     return f"without-{agent}"
 
 
-def capped(cap: int) -> Arm:
-    """First come first served with a fixed window, which refuses what can no longer have its first token in time."""
-    return Arm(config={**PASS_THROUGH, "scheduler": {**PASS_THROUGH["scheduler"], "n_run": cap, "overdue": "shed"}})
+def capped(cap: int, stretch: float) -> Arm:
+    """First come first served with a fixed window, which refuses what can no longer have its first token in time.
+
+    What it assumes of a request that declares no targets is what such a request is judged by. With tighter targets it would refuse requests
+    that are still good.
+
+    Args:
+        cap: The window.
+        stretch: Factor on all targets of the load, as `DoorLoad.stretch`.
+    """
+    slo = {
+        "ttft_most_ms": TARGETS.ttft_ms * stretch,
+        "scale": TARGETS.tpot_ms * stretch / BASE_SLO[TaskType.UNKNOWN].tpot_ms,
+        "headroom": 0.0,
+    }
+    return Arm(config={**PASS_THROUGH, "slo": slo, "scheduler": {**PASS_THROUGH["scheduler"], "n_run": cap, "overdue": "shed"}})
 
 
 def arm_names() -> list[str]:

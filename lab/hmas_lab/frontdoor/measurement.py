@@ -88,14 +88,15 @@ class Measurement:
             return
         number = len(settings.loads) * settings.repeats + settings.loads.index(load)
         arrivals = self._load.arrivals(number, rps=load * capacity_rps, seconds=settings.seconds)
-        made = await self._runs.side_by_side({f"cap-{cap}": capped(cap) for cap in settings.caps}, f"load-{load:g}-tuning", arrivals)
+        tried = {f"cap-{cap}": capped(cap, self._load.stretch) for cap in settings.caps}
+        made = await self._runs.side_by_side(tried, f"load-{load:g}-tuning", arrivals)
         good = {cap: figures(results).good for cap, (results, _) in zip(settings.caps, made.values(), strict=True)}
         self._caps[load] = max(good, key=good.__getitem__)
         self._tuning.append({"load": load, "sent": len(arrivals), "good": {str(cap): count for cap, count in good.items()}})
         self._say(f"load {load:g}, {STRONG}: good requests by window {good}; it has {self._caps[load]}")
 
     def _arm(self, name: str, load: float) -> Arm:
-        return capped(self._caps[load]) if name == STRONG else arm_of(name)
+        return capped(self._caps[load], self._load.stretch) if name == STRONG else arm_of(name)
 
     async def _leave_out(self, load: float, capacity_rps: float) -> None:
         """Runs the product without each agent in turn, each time beside the whole: what disturbs the machine disturbs both."""

@@ -10,7 +10,7 @@ from hmas_lab.tables import Table, markdown
 
 KIND = "prefix"
 """Of the result, and the name of its file."""
-HEAD = ("arm", "hit rate", "in time", "TTFT p50, ms", "TTFT p95, ms", "TPOT p50, ms", "busiest / mean")
+HEAD = ("arm", "hit rate", "in time", "served", "TTFT p50, ms", "TTFT p95, ms", "TPOT p50, ms", "busiest / mean")
 
 
 def write_page(page: Path, results: Path) -> list[str]:
@@ -46,8 +46,9 @@ def tables(document: Mapping[str, Any]) -> Iterator[Table]:
                 f"`{arm}`",
                 f"{one['hit']:.1%}",
                 f"{one['good']:.1%}",
-                f"{one['ttft_ms_p50']:,.0f}",
-                f"{one['ttft_ms_p95']:,.0f}",
+                f"{one['served']:.1%}",
+                _time(one["ttft_ms_p50"], ",.0f"),
+                _time(one["ttft_ms_p95"], ",.0f"),
                 f"{one['tpot_ms_p50']:.0f}",
                 f"{one['busiest']:.2f}",
             )
@@ -62,6 +63,11 @@ def _place(place: Mapping[str, Any]) -> str:
     return f"`{place['workload']}` at {place['load']:g}" + (", one instance away for a twentieth of the time" if place["away"] else "")
 
 
+def _time(value: float | None, form: str) -> str:
+    """A time, or a ratio of two; empty where it is infinite."""
+    return "" if value is None else format(value, form)
+
+
 def _goals(document: Mapping[str, Any]) -> Table:
     rows: list[tuple[str, ...]] = [
         (
@@ -69,8 +75,8 @@ def _goals(document: Mapping[str, Any]) -> Table:
             f"`{goal['arm']}`",
             f"{100.0 * goal['hit_below_best']:.1f}",
             f"{100.0 * goal['good_over_peers']:+.1f}",
-            f"{goal['ttft_p50_over_peers']:.2f}",
-            f"{goal['ttft_p95_over_peers']:.2f}",
+            _time(goal["ttft_p50_over_peers"], ".2f"),
+            _time(goal["ttft_p95_over_peers"], ".2f"),
             "yes" if goal["reached"] else "**no**",
         )
         for goal in document["goals"]

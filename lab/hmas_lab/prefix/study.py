@@ -1,6 +1,7 @@
 """The study: every router on every workload, from little load to more than the fleet can serve, and with an instance away."""
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -134,14 +135,22 @@ def summary(rows: Sequence[Row]) -> list[dict[str, Any]]:
             "workload": workload,
             "load": load,
             "away": away,
-            "arms": {arm: {name: fmean(row.figures[name] for row in mine) for name in mine[0].figures} for arm, mine in arms.items()},
+            "arms": {arm: {name: _mean([row.figures[name] for row in mine]) for name in mine[0].figures} for arm, mine in arms.items()},
         }
         for (workload, load, away), arms in found.items()
     ]
 
 
+def _mean(values: Sequence[float]) -> float | None:
+    """Of a time that is infinite in some run (-1), there is no mean."""
+    return None if min(values) < 0.0 else fmean(values)
+
+
 def goals(places: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """At each place, for the product with and without exact knowledge: hit rate beside the endless cache, goodput and TTFT beside peers."""
+    """At each place, for the product with and without exact knowledge: hit rate beside the endless cache, goodput and TTFT beside peers.
+
+    A ratio of TTFT is None where the product's is infinite, because it refused too many.
+    """
     found = []
     for place in places:
         arms = place["arms"]
@@ -150,7 +159,7 @@ def goals(places: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             if arm not in arms or not peers:
                 continue
             ours = arms[arm]
-            best = {name: min(one[name] for one in peers) for name in ("ttft_ms_p50", "ttft_ms_p95")}
+            over = {name: _over(ours[name], [one[name] for one in peers]) for name in ("ttft_ms_p50", "ttft_ms_p95")}
             good = max(one["good"] for one in peers)
             found.append(
                 {
@@ -160,11 +169,15 @@ def goals(places: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                     "arm": arm,
                     "hit_below_best": ours["hit_at_best"] - ours["hit"],
                     "good_over_peers": ours["good"] - good,
-                    "ttft_p50_over_peers": ours["ttft_ms_p50"] / best["ttft_ms_p50"],
-                    "ttft_p95_over_peers": ours["ttft_ms_p95"] / best["ttft_ms_p95"],
+                    "ttft_p50_over_peers": over["ttft_ms_p50"],
+                    "ttft_p95_over_peers": over["ttft_ms_p95"],
                     "reached": ours["hit_at_best"] - ours["hit"] <= HIT_POINTS
                     and ours["good"] >= good - GOOD_NOISE
-                    and all(ours[name] <= best[name] * (1.0 + TTFT_NOISE) for name in best),
+                    and all(one is not None and one <= 1.0 + TTFT_NOISE for one in over.values()),
                 }
             )
     return found
+
+
+def _over(ours: float | None, peers: Sequence[float | None]) -> float | None:
+    return None if ours is None else ours / min((one for one in peers if one is not None), default=math.inf)
