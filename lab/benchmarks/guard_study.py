@@ -7,6 +7,7 @@ and then it stands still for 30 to 120 ms. Without that noise nothing near capac
     python lab/benchmarks/guard_study.py --flood    # what a tenant within its share keeps of what it has alone
     python lab/benchmarks/guard_study.py --slow     # clients that declare no targets, on an engine too slow for the usual ones
     python lab/benchmarks/guard_study.py --steep    # the same where each sequence makes the others slower, beside fixed windows that shed
+    python lab/benchmarks/guard_study.py --busy     # tight targets on a machine that other processes hold up: good and served, in percent
 """
 
 import argparse
@@ -34,7 +35,7 @@ from hmas.planning.loads import Feed, open_load
 from hmas.planning.running import run_case
 from hmas.workloads.table import Believe
 
-PASS, PRODUCT = "pass-through", "hmas"
+PASS, PRODUCT, ALONE = "pass-through", "hmas", "no agents"
 SIGMA = 0.25
 RUN_STEPS = 8
 """Steps of which a run of decode steps has the mean factor. Runs last until a request comes or ends: with the factor of a single step an
@@ -43,6 +44,9 @@ STALLS_PER_S, STALL_S = 0.5, (0.03, 0.12)
 RATES = ((6, 100, 15), (8, 100, 15), (10, 100, 15), (14, 100, 15), (20, 100, 15), (22, 300, 30), (26, 300, 30), (32, 300, 30))
 """Requests per second, and targets for TTFT and TPOT in ms. The engine completes 32 such requests a second at most."""
 CAPS = (12, 16, 20, 24)
+BUSY = ((0.05, 0.15, 1.0), (0.15, 0.06, 1.5), (0.3, 0.025, 2.0))
+"""Share of the steps that other processes hold up, for how many seconds in the mean, and how much longer every step takes beside them."""
+BUSY_RATES = ((2, 100, 15), (4, 100, 15), (6, 100, 15), (6, 300, 30), (8, 300, 30))
 FLOOD_RPS, COLD_S = 10.0, 4.0
 """What the flood study takes for the capacity of its two engines, and the seconds in which nothing is known of them and nothing counts."""
 CONTEXT, CAP = 1024, 128
@@ -58,7 +62,11 @@ DICE = random.Random()
 
 
 class Noisy(Profile, frozen=True, kw_only=True):
-    """A profile whose steps take a random factor of what they take in the mean."""
+    """A profile whose steps take a random factor of what they take in the mean. `held`, `held_s`, `longer`: as in `BUSY`."""
+
+    held: float = 0.0
+    held_s: float = 0.0
+    longer: float = 1.0
 
     def step_duration_s(
         self, *, prefill_tokens: int, prefill_pairs: int, decode_seqs: int, decode_kv_tokens: int, prefill_seqs: int = 0
@@ -71,13 +79,16 @@ class Noisy(Profile, frozen=True, kw_only=True):
             decode_kv_tokens=decode_kv_tokens,
             prefill_seqs=prefill_seqs,
         )
-        return steady_s * _factor() + _stall_s(steady_s)
+        return steady_s * self.longer * _factor() + _stall_s(steady_s) + self._held_s()
 
     def decode_line(self, decode_seqs: int) -> tuple[float, float]:
         """See `Profile.decode_line`; a run of steps has one factor, the mean of some."""
         base_ms, token_ms = super().decode_line(decode_seqs)
-        factor = fmean(_factor() for _ in range(RUN_STEPS))
-        return base_ms * factor, token_ms * factor
+        factor = self.longer * fmean(_factor() for _ in range(RUN_STEPS))
+        return base_ms * factor + 1000.0 * fmean(self._held_s() for _ in range(RUN_STEPS)), token_ms * factor
+
+    def _held_s(self) -> float:
+        return DICE.expovariate(1.0 / self.held_s) if self.held and DICE.random() < self.held else 0.0
 
 
 def _factor() -> float:
@@ -93,17 +104,18 @@ def noisy(**changed: float) -> Profile:
     return Noisy(**(msgspec.structs.asdict(load_profile("demo-small")) | changed))
 
 
-def tight(rate_rps: float, slo: SloTarget, arm: str, seed: int) -> float:
-    """Percent of good requests of 128 tokens in and 32 out, all of one tenant, over a minute."""
-    cpu = noisy(step_ms=7.0, prefill_ms_per_token=0.07, prefill_ms_per_ktoken_sq=0.0, decode_ms_per_seq=0.65, decode_ms_per_kv_ktoken=0.0)
+def tight(rate_rps: float, slo: SloTarget, arm: str, seed: int, **busy: float) -> tuple[float, float]:
+    """Percent of good and of served requests, of 128 tokens in and 32 out and all of one tenant, over a minute. `busy`: as in `Noisy`."""
+    work = {"prefill_ms_per_token": 0.07, "prefill_ms_per_ktoken_sq": 0.0, "decode_ms_per_seq": 0.65, "decode_ms_per_kv_ktoken": 0.0}
+    cpu = noisy(step_ms=7.0, **work, **busy)
     fleet = Fleet(groups=[Group(kind=Kind(profile=cpu, n_run=256, token_budget=2048, model="m"), count=1)])
-    product = arm == PRODUCT
+    product = arm in {PRODUCT, ALONE}
     case = Case(
         workload=f"poisson:rate={rate_rps},duration=60,prompt=128,output=32",
         fleet=fleet if product or arm == PASS else fleet.with_window(int(arm)),
         policy="robust-edf" if product else "fcfs",
         admission=SHIPPED if product else PRESETS["open" if arm == PASS else "shed"],
-        agents=("statera",) if product else (),
+        agents=("statera",) if arm == PRODUCT else (),
         slo=slo,
         seed=seed,
     )
@@ -116,7 +128,8 @@ def tight(rate_rps: float, slo: SloTarget, arm: str, seed: int) -> float:
 
     DICE.seed(seed)
     records = run_case(case, load=replace(load, feed=of_one_tenant)).records
-    return 100.0 * fmean(record.slo_met for record in records)
+    served = fmean(record.outcome == OutcomeKind.COMPLETED for record in records)
+    return 100.0 * fmean(record.slo_met for record in records), 100.0 * served
 
 
 def chats(tenant: str, rate_rps: float, seed: int, weight: float, history: History) -> Iterator[Arrival]:
@@ -225,11 +238,25 @@ def slow(rate_rps: float, seconds: float, seed: int, arm: str, *, steep: bool = 
     ]
 
 
+def show_busy(seeds: Iterable[int]) -> None:
+    """Prints good and served requests of pass-through and of the product with and without agents."""
+    arms = (PASS, PRODUCT, ALONE)
+    print(f"{'held up':>16} {'rate':>4} {'targets':>9} {' '.join(f'{arm:>13}' for arm in arms)}")
+    for held, held_s, longer in BUSY:
+        for rate_rps, ttft_ms, tpot_ms in BUSY_RATES:
+            slo, row = SloTarget(ttft_ms=ttft_ms, tpot_ms=tpot_ms), ""
+            for arm in arms:
+                runs = [tight(rate_rps, slo, arm, seed, held=held, held_s=held_s, longer=longer) for seed in seeds]
+                row += f" {fmean(good for good, _ in runs):>6.1f} {fmean(served for _, served in runs):>6.1f}"
+            print(f"{f'{held:g} {held_s:g} s x{longer:g}':>16} {rate_rps:>4} {f'{ttft_ms}/{tpot_ms}':>9}{row}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--flood", action="store_true", help="a tenant beside one that floods")
     parser.add_argument("--slow", action="store_true", help="clients that declare no targets, on a slow engine")
     parser.add_argument("--steep", action="store_true", help="the same on an engine that each sequence makes slower, beside fixed windows")
+    parser.add_argument("--busy", action="store_true", help="tight targets on a machine that other processes hold up")
     parser.add_argument("--seeds", type=int, default=3)
     args = parser.parse_args()
     seeds = range(1, args.seeds + 1)
@@ -245,11 +272,14 @@ def main() -> None:
             shares = (fmean(good for seed in seeds for good in slow(rate, seconds, seed, arm, steep=args.steep)) for arm in arms)
             print(f"{rate:>5} {seconds:>7} {' '.join(f'{100.0 * share:>12.1f}' for share in shares)}", flush=True)
         return
+    if args.busy:
+        show_busy(seeds)
+        return
     arms = (PASS, *map(str, CAPS), PRODUCT)
     print(f"{'rate':>4} {'targets':>9} {'pass-through':>12} {'best window, shed':>20} {'hmas':>6}")
     for rate_rps, ttft_ms, tpot_ms in RATES:
         slo = SloTarget(ttft_ms=ttft_ms, tpot_ms=tpot_ms)
-        good = {arm: fmean(tight(rate_rps, slo, arm, seed) for seed in seeds) for arm in arms}
+        good = {arm: fmean(tight(rate_rps, slo, arm, seed)[0] for seed in seeds) for arm in arms}
         best = max(CAPS, key=lambda cap: good[str(cap)])
         row = f"{rate_rps:>4} {f'{ttft_ms}/{tpot_ms}':>9} {good['pass-through']:>12.1f} {f'{good[str(best)]:.1f} ({best})':>20}"
         print(f"{row} {good['hmas']:>6.1f}", flush=True)

@@ -38,7 +38,7 @@ class TpotGuard:
     A prefill stops the decoding of all other requests for its duration. A request in flight that has produced n of about L tokens can bear
     a stop of `SLO_tpot (L - 1) - elapsed - (L - n) pace`; this is its room. A new request may join an instance if its prefill fits into a
     share of the smallest room there, and if it would keep its own target. Requests that cannot keep their target any more are not
-    protected.
+    protected. Of a request with several answers, n and L are the mean over them: they are decoded side by side.
 
     Three rules keep the guard from doing harm. An instance with nothing in flight takes every request. The guard gives way once it has
     blocked every dispatch to an instance for 3 s while requests in time waited for it: otherwise one long answer with a tight target could
@@ -140,7 +140,7 @@ class TpotGuard:
         for run in instance.running.values():
             if not run.streams:
                 continue
-            tokens, slo_ms = run.tokens, run.tpot_slo_ms
+            tokens, slo_ms = run.tokens / run.sequences, run.tpot_slo_ms
             pace_ms = run.tpot_ms if token_ms is None else token_ms
             length = run.length
             if length < tokens + 1.0:  # noqa: PLR1730 - a call would cost more than the rest
@@ -169,10 +169,10 @@ def _has_ample_pace(entry: QueueEntry, instance: Instance) -> bool:
 
 def _keeps(target_ms: float, margin: float, instance: Instance) -> bool:
     """Whether the instance's pace leaves a TPOT target the margin, or waiting for that gains nothing."""
-    token_ms, floor_ms = instance.token_ms, instance.pace.floor_ms
+    token_ms, best_ms = instance.token_ms, instance.pace.best_ms()
     if token_ms is None or token_ms * margin <= target_ms:
         return True
     # A target below the instance's best pace is missed whenever the request goes, and one just above it never has the margin. That pace has
     # to be measured first: otherwise an instance that was once flooded looks slow, takes every request that it cannot serve in time, and
     # never recovers.
-    return floor_ms is not None and floor_ms * margin > target_ms and (floor_ms > target_ms or token_ms <= target_ms)
+    return best_ms is not None and best_ms * margin > target_ms and (best_ms > target_ms or token_ms <= target_ms)

@@ -17,6 +17,10 @@ _LINE_DECAY = 0.995
 """What an older sample counts for the line: at ten samples a second it forgets in 20 s."""
 _LINE_PRIOR = 1.0
 """Variance of the sequences, in sequences squared, at which the line is half as steep as its samples say: with less, they say little."""
+_NEAR_DEVIATIONS, _NEAR_SEQUENCES = 2.0, 1.0
+"""The line counts for a request alone while the mean batch is within so many standard deviations and sequences of it. Further away it would
+say what it cannot know: an instance that is flooded would look slow even alone, and be flooded further."""
+_NEAR_SAMPLES = 20.0
 _FLOOR_LEVEL = 0.05
 _FLOOR_STEP = 0.05
 """Level and relative step of the floor."""
@@ -57,6 +61,10 @@ class _Line:
         self._ms += share * off_ms
         self._square += share * ((1.0 - share) * off * off - self._square)
         self._product += share * ((1.0 - share) * off * off_ms - self._product)
+
+    def is_near(self, sequences: float) -> bool:
+        """Whether recent samples had nearly as few sequences."""
+        return self.samples >= _NEAR_SAMPLES and self._sequences - sequences <= _NEAR_DEVIATIONS * self._square**0.5 + _NEAR_SEQUENCES
 
     def at(self, sequences: float) -> float:
         """The line's time in milliseconds."""
@@ -126,6 +134,16 @@ class InstanceSpeed:
     def token_ms(self, sequences: float) -> float | None:
         """Time per output token with so many sequences in flight, None before the first sample."""
         return max(_LEAST_MS, self._line.at(sequences) + self._beyond_ms) if self._line.samples else None
+
+    def best_ms(self) -> float | None:
+        """The best pace that waiting can bring: the floor, or what a request alone has now if that is more; None before a floor.
+
+        The floor is what the quickest samples show. Where the machine has other work, a few are quick at any load, and a request that
+        waits for such a pace waits for chance.
+        """
+        if self.floor_ms is None or not self._line.is_near(1.0):
+            return self.floor_ms
+        return max(self.floor_ms, self._line.at(1.0) + self._beyond_ms)
 
     def decoded(self, ms_per_token: float, sequences: float = 1.0, steps: float = _ALONE_STEPS, *, quiet: bool = True) -> None:
         """Records the mean time per token of the decoding requests since the last sample.
