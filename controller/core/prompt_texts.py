@@ -25,7 +25,7 @@ class PromptTexts:
     """Collects the texts of one request message by message, without joining them.
 
     Attributes:
-        chars: Characters of all texts.
+        chars: Characters of all texts, without calls of tools.
         tokens: Tokens of what is no text: pictures, token ids, separators. The reader of the body counts them here.
         images: Number of pictures; the reader of the body counts them here.
         tool_results: Number of messages with a tool's answer.
@@ -54,6 +54,16 @@ class PromptTexts:
         message.chars += len(text)
         self.chars += len(text)
 
+    def add_call(self, text: str) -> None:
+        """Adds a part of a call (the tool's name, its arguments) to the message that was started last.
+
+        It counts in the tokens and the blocks of the prompt. The texts for agents leave it out.
+        """
+        message = self._messages[-1]
+        if message.called is None:
+            message.called = []
+        message.called.append(text)
+
     def cut(self) -> "Cut":
         """Returns the bounded texts.
 
@@ -61,9 +71,7 @@ class PromptTexts:
         answer, and without that the last message.
         """
         asked = self._asked()
-        if asked < 0:
-            return Cut("", "", "", 0, 0, 0)
-        question = self._messages[asked]
+        question = self._messages[asked] if asked >= 0 else _Message("")
         system: list[str] = []
         earlier: list[str] = []
         others: list[str] = []
@@ -72,6 +80,8 @@ class PromptTexts:
                 others += message.parts
                 if message.role in SYSTEM_ROLES:
                     system += message.parts
+            if message.called is not None:
+                others += message.called
         room = HISTORY_CHARS
         for message in reversed(self._messages[:asked]):
             if room <= 0:
@@ -98,6 +108,9 @@ class PromptTexts:
             pieces.append(f"\0{message.role}\0")
             pieces += message.parts
             room -= message.chars
+            if message.called is not None:
+                pieces += [f"\0{text}" for text in message.called]
+                room -= sum(map(len, message.called))
         text = "".join(pieces)
         most = min(len(text), BLOCK_CHARS * BLOCKS_MOST)
         return _chained(salt, [text[end - BLOCK_CHARS : end] for end in range(BLOCK_CHARS, most + 1, BLOCK_CHARS)])
@@ -119,7 +132,7 @@ class Cut:
         system: Head of the system prompts, at most 600 characters and line breaks.
         history: The messages before the question, newest last: at most 240 characters of each message, 600 in total, and line breaks.
         question_chars, question_tokens: Length of the whole question.
-        tokens: Estimated tokens of all texts.
+        tokens: Estimated tokens of all texts, calls of tools included.
     """
 
     excerpt: str
@@ -135,6 +148,7 @@ class _Message:
     role: str
     parts: list[str] = field(default_factory=list)
     chars: int = 0
+    called: list[str] | None = None
 
 
 def token_blocks(salt: str, ids: Sequence[int]) -> tuple[int, ...]:

@@ -42,8 +42,8 @@ class Call:
         path: The path of the request.
         model: The model that the request names.
         stream: Whether the client wants a stream.
-        prompt_tokens: Estimated tokens of messages or prompt and tool definitions.
-        prompt_chars: Characters of its text; 0 for prompts given as token ids.
+        prompt_tokens: Estimated tokens of messages (with the model's own calls of tools) or prompt, and of tool definitions.
+        prompt_chars: Characters of its text, without calls of tools; 0 for prompts given as token ids.
         excerpt: Head and tail of the question (the last user message, or the prompt); see `hmas.controller.core.prompt_texts.Cut`.
         system: Head of the system prompts; empty for a plain prompt.
         history: The messages before the question, newest last; empty for a plain prompt.
@@ -219,6 +219,8 @@ def _read_messages(document: dict[str, Any], texts: PromptTexts) -> None:
             _read_parts(content, f"messages[{index}].content", texts)
         elif content is not None:
             raise BodyError(f"messages[{index}].content", content, "a text, a list of content parts, or null")
+        if "tool_calls" in message or "function_call" in message:
+            _read_calls(message, texts)
 
 
 def _read_parts(parts: list[Any], where: str, texts: PromptTexts) -> None:
@@ -232,6 +234,28 @@ def _read_parts(parts: list[Any], where: str, texts: PromptTexts) -> None:
         else:
             texts.tokens += TOKENS_PER_IMAGE
             texts.images += part.get("type") in IMAGE_TYPES
+
+
+def _read_calls(message: dict[str, Any], texts: PromptTexts) -> None:
+    """Reads the calls of tools that the model made: chat templates write them into the prompt. Those of a wrong form the engine judges."""
+    calls = message.get("tool_calls")
+    found = [call.get("function", call.get("custom")) for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    for called in (*found, message.get("function_call")):
+        if isinstance(called, dict):
+            for value in (called.get("name"), called.get("arguments", called.get("input"))):
+                if value is not None:
+                    texts.add_call(value if isinstance(value, str) else _written(value))
+
+
+def _written(value: object) -> str:
+    """The value as JSON; nested deeper than 254 levels as Python writes it, and empty where that is too deep for Python as well."""
+    try:
+        return orjson.dumps(value).decode()
+    except orjson.JSONEncodeError:
+        try:
+            return str(value)
+        except RecursionError:
+            return ""
 
 
 def _read_prompt(document: dict[str, Any], texts: PromptTexts) -> int:

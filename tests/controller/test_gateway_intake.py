@@ -85,7 +85,9 @@ def test_any_bytes_are_read_or_refused(body: bytes):
     assert error is None or (error.status == 400 and orjson.loads(error.body())["error"]["message"])
 
 
-KEYS = st.sampled_from(["model", "messages", "role", "content", "n", "stream", "tools", "priority", "text", "prompt"])
+KEYS = st.sampled_from(
+    ["model", "messages", "role", "content", "n", "stream", "tools", "priority", "text", "prompt", "tool_calls", "function", "arguments"]
+)
 LEAVES = st.none() | st.booleans() | st.integers(-100, 100) | st.text(max_size=5)
 
 

@@ -216,12 +216,14 @@ def ends_of(head: bytes, piece: bytes, tail: bytes) -> bytes:
 PROMPT, CONTENT = b'{"model":"m","prompt":[', b'{"model":"m","messages":[{"role":"user","content":['
 MESSAGES, OTHER = b'{"model":"m","messages":[', b'{"model":"m","messages":[{"role":"user","content":"a"}],"x":['
 KEYS = b'{"model":"m","messages":[{"role":"user","content":"a"}],"x":{'
+CALLS = b'{"model":"m","messages":[{"role":"assistant","tool_calls":['
 HEAVY: dict[str, tuple[str, Callable[[], bytes]]] = {
     "prompts": (COMPLETIONS, lambda: ends_of(PROMPT, b'"a",', b"]}")),
     "parts": (CHAT, lambda: ends_of(CONTENT, b'"a",', b"]}]}")),
     "part objects": (CHAT, lambda: ends_of(CONTENT, b'{"type":"text","text":"a"},', b"]}]}")),
     "messages": (CHAT, lambda: ends_of(MESSAGES, b'{"role":"user","content":"a"},', b"]}")),
     "tools": (CHAT, lambda: ends_of(b'{"model":"m","messages":[],"tools":[', b"{},", b"]}")),
+    "calls within the bounds": (CHAT, lambda: filled(CALLS, b'{"function":{"arguments":{}}},', b"]}]}", VALUES_MOST // 16 - 20)),
     "empty lists": (CHAT, lambda: ends_of(OTHER, b"[],", b"]}")),
     "a text": (COMPLETIONS, lambda: b'{"model":"m","prompt":"' + b"word " * (SIZE // 5 - 10) + b'"}'),
     "a text of escapes": (COMPLETIONS, lambda: b'{"model":"m","prompt":"u003a' + b"\\\\" * (SIZE // 2 - 20) + b'"}'),

@@ -7,8 +7,9 @@ from hmas.controller.core.errors import BodyError
 
 MESSAGES = "/v1/messages"
 COUNT_TOKENS = "/v1/messages/count_tokens"
-OWN_WORDS = ("tool_use", "server_tool_use", "thinking", "redacted_thinking")
-"""Blocks that the model wrote itself. Chat completions keep them beside the text of a message, where they do not count either."""
+CALLS = ("tool_use", "server_tool_use", "mcp_tool_use")
+THOUGHTS = ("thinking", "redacted_thinking")
+"""Blocks with the model's reasoning. They do not count, because most chat templates leave the reasoning of earlier answers out."""
 
 
 def chat_of_messages(document: dict[str, Any]) -> dict[str, Any]:
@@ -49,6 +50,7 @@ def chat_of_messages(document: dict[str, Any]) -> dict[str, Any]:
 def _split(role: str, blocks: list[dict[str, Any]], index: int, messages: list[dict[str, Any]]) -> None:
     """Adds the messages that one message of blocks stands for: one for each tool result, and one for the rest."""
     rest: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
     results = 0
     for place, block in enumerate(blocks):
         kind = block.get("type")
@@ -57,10 +59,12 @@ def _split(role: str, blocks: list[dict[str, Any]], index: int, messages: list[d
             content = block.get("content")
             where = f"messages[{index}].content[{place}].content"
             messages.append({"role": "tool", "content": None if content is None else _checked(content, where)})
-        elif kind not in OWN_WORDS:
+        elif kind in CALLS:
+            calls.append({"function": block})
+        elif kind not in THOUGHTS:
             rest.append(block)
-    if rest or not results:
-        messages.append({"role": role, "content": rest})
+    if rest or calls or not results:
+        messages.append({"role": role, "content": rest, "tool_calls": calls} if calls else {"role": role, "content": rest})
 
 
 def _checked(content: Any, where: str) -> Any:

@@ -12,8 +12,8 @@ MAX_CAP = 1 << 31
 def chat_of_response(document: dict[str, Any]) -> dict[str, Any]:
     """The view of a body with `messages` and the names of chat completions.
 
-    Instructions are a system message, texts and messages of the input keep their role, the output of a tool is a message of the tool. What
-    the model wrote itself (calls of functions, reasoning) counts as in chat completions: as a message without text.
+    Instructions are a system message, texts and messages of the input keep their role, the output of a tool is a message of the tool. Other
+    items that the model wrote are messages of their own: a call counts as in chat completions, reasoning has no text.
 
     Raises:
         BodyError: A field is invalid; the message names the field of the Responses API.
@@ -52,7 +52,7 @@ def _message(item: Any, index: int) -> dict[str, Any]:
         kind = item.get("type")
         if isinstance(kind, str) and kind.endswith("_output"):
             return {"role": "tool", "content": _content(item.get("output"), f"input[{index}].output")}
-        return {"role": "assistant", "content": None}
+        return {"role": "assistant", "content": None, "tool_calls": [{"function": item}]}
     if not isinstance(role, str):
         raise BodyError(f"input[{index}].role", role, "a text such as system, developer, user or assistant")
     return {"role": role, "content": _content(item.get("content"), f"input[{index}].content")}
