@@ -199,7 +199,7 @@ class PerceptionAgent:
             if not self._failing:
                 self._note(now_s, "model_fallback", self._in_force(), self._rules.name, read.failure, severity="warning")
             self._failing = read.failure
-        elif self._failing and read.by == self.model.reader.name:
+        elif self._failing and read.by == self.model.reader.name and any(reading != Reading() for reading in read.readings):
             self._note(now_s, "model_restored", self._rules.name, self._in_force(), "it answers again")
             self._failing, self._rest_s = "", REST_S
 

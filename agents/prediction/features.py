@@ -99,11 +99,13 @@ class Fleet:
         alone: Whether each instance is there a second time as it would be without load.
 
     Attributes:
+        names: Of the instances, in their order.
         alone_at: Place of each instance without load, after all of `states`; instances of equal hardware, speed and budget share one.
     """
 
     def __init__(self, states: Sequence[InstanceState], *, alone: bool = False) -> None:
         rows = [_columns_of(state) for state in states]
+        self.names = [state.view.name for state in states]
         self.hardware = [state.hardware.encode() for state in states]
         kinds: dict[tuple[bytes, tuple[float, ...]], int] = {}
         self.alone_at = np.empty(0, dtype=np.intp)

@@ -130,6 +130,10 @@ class _Instance:
         while self._recent and at_s - self._recent[0][0] > _PREFILL_WINDOW_S:
             self._recent.popleft()
 
+    def serves(self, model: str) -> bool:
+        """Whether it serves a model, as far as is known."""
+        return self.view is None or not self.view.models or model in self.view.models
+
     def state(self, view: InstanceView) -> InstanceState:
         speed = self.fit.speed
         trend = prefill_load = math.nan
@@ -165,9 +169,11 @@ class PredictionModel:
         self.regressor = regressor
         self._prior_named = prior_named
         self.instances: OrderedDict[str, _Instance] = OrderedDict()
-        self._candidates: list[str] = []
         self._present: list[str] = []
-        self._fleet: Fleet | None = None
+        self._usable: frozenset[str] = frozenset()
+        # By model, and by the names of its candidates: models of the same instances share one.
+        self._fleets: dict[str, Fleet | None] = {}
+        self._fleets_of: dict[tuple[str, ...], Fleet] = {}
         self._alone = False
         self._corrections: _Corrections | None = None
         self._seen_s = float("-inf")
@@ -194,7 +200,7 @@ class PredictionModel:
         self.answered = self.scored = 0
 
     def observe(self, snapshot: SystemSnapshot) -> None:
-        """Takes the instances' state. Draining and unhealthy ones are no candidates, unless there are no others."""
+        """Takes the instances' state. Draining and unhealthy ones are no candidates, unless no others serve the model."""
         self._seen_s = max(self._seen_s, snapshot.sent_s)
         feeding = max(1, sum(not view.draining for view in snapshot.instances))
         for view in snapshot.instances:
@@ -209,10 +215,11 @@ class PredictionModel:
                 break
             self.instances.popitem(last=False)
         self._present = [view.name for view in snapshot.instances if view.name in self.instances]
-        usable = [view.name for view in snapshot.instances if not view.draining and (view.engine is None or view.engine.healthy)]
-        self._candidates = [name for name in usable if name in self.instances] or self._present
+        self._usable = frozenset(
+            view.name for view in snapshot.instances if not view.draining and (view.engine is None or view.engine.healthy)
+        )
         self._alone = snapshot.wants_times_alone
-        self._fleet = self._corrections = None
+        self._fleets, self._fleets_of, self._corrections = {}, {}, None
 
     def learn(self, completion: Completion) -> None:
         """Learns from a completion, once per request: the instance's speed, and the error of the prediction for it."""
@@ -231,31 +238,40 @@ class PredictionModel:
             self._score(completion, instance, answer, answer.named.index(completion.instance))
 
     def predict(self, batch: Sequence[RequestFeatures], now_s: float) -> list[RequestCost]:
-        """Returns costs of each request on each candidate instance, with as few regressor calls as fit; [] without a fresh snapshot."""
+        """Returns costs of each request on each candidate of its model, with as few regressor calls as fit; [] without a fresh snapshot.
+
+        A request that no instance serves has none. Those of one model are in their order.
+        """
         return [cost for asked in self.ask(batch, now_s) for cost in self.answer(asked, asked.log_ratios(), now_s)]
 
     def ask(self, batch: Sequence[RequestFeatures], now_s: float) -> list[Asked]:
         """Runs the first half of `predict`: returns the regressor's input, in as few pieces as fit; [] without a fresh snapshot."""
-        if not batch or not self._candidates or now_s - self._seen_s > STALE_S:
+        if now_s - self._seen_s > STALE_S:
             return []
-        fleet = self.fleet()
-        each = max(1, ROWS_AT_ONCE // len(fleet))
-        return [self._ask(batch[start : start + each], fleet) for start in range(0, len(batch), each)]
+        parts: dict[Fleet, list[RequestFeatures]] = {}
+        for features in batch:
+            if (fleet := self.fleet(features.model)) is not None:
+                parts.setdefault(fleet, []).append(features)
+        asked = []
+        for fleet, part in parts.items():
+            each = max(1, ROWS_AT_ONCE // len(fleet))
+            asked += [self._ask(part[start : start + each], fleet) for start in range(0, len(part), each)]
+        return asked
 
-    def fleet(self) -> Fleet:
-        """Returns the candidates as columns, as of the last snapshot; after them, if a router goes by that, each kind without load.
+    def fleet(self, model: str) -> Fleet | None:
+        """Returns the candidates of a model as columns, as of the last snapshot; None if no instance serves it.
 
-        Raises:
-            ValueError: There are none.
+        After them, if a router goes by that, each kind without load.
         """
-        if self._fleet is None:
-            states = []
-            for name in self._candidates:
-                instance = self.instances[name]
-                if instance.view is not None:
-                    states.append(instance.state(instance.view))
-            self._fleet = Fleet(states, alone=self._alone)
-        return self._fleet
+        if model not in self._fleets:
+            serving = [name for name in self._present if self.instances[name].serves(model)]
+            named = tuple([name for name in serving if name in self._usable] or serving)
+            if named and named not in self._fleets_of:
+                found = [self.instances[name] for name in named]
+                states = [instance.state(instance.view) for instance in found if instance.view is not None]
+                self._fleets_of[named] = Fleet(states, alone=self._alone)
+            self._fleets[model] = self._fleets_of.get(named)
+        return self._fleets[model]
 
     def drifted(self) -> list[tuple[str, str]]:
         """Returns the instances of the newest snapshot, and targets, for which the formula replaces the model."""
@@ -280,7 +296,7 @@ class PredictionModel:
         formula = np.empty((len(batch), len(fleet), len(TARGETS)))
         formula[..., 0], formula[..., 1] = fleet.analytic(prompts)
         rows = fleet.rows(prompts, outputs, formula[..., 0])
-        return Asked(batch, self._candidates, fleet.alone_at, formula, rows, categories(batch, fleet), self.regressor)
+        return Asked(batch, fleet.names, fleet.alone_at, formula, rows, categories(batch, fleet), self.regressor)
 
     def answer(self, asked: Asked, log_ratios: Numbers, now_s: float) -> list[RequestCost]:
         """Runs the last half of `predict`: costs from the regressor's result and the live errors; they are kept for scoring.

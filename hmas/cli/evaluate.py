@@ -48,14 +48,17 @@ def perception(*, data: tuple[Path, ...], more: tuple[Path, ...], model: str, fe
       hmas eval perception --data typed.jsonl --model build/perception --json
     """  # noqa: D301 - click reads \b as "do not rewrap"
     from hmas.agents.perception.readers import ReaderSource, open_folder  # noqa: PLC0415
-    from hmas.agents.perception.training.data import read_rows  # noqa: PLC0415
+    from hmas.agents.perception.training.data import GENERATED, read_rows  # noqa: PLC0415
     from hmas.agents.perception.training.evaluation import evaluate_reader  # noqa: PLC0415
     from hmas.agents.perception.training.split import parts_of  # noqa: PLC0415
 
     known = model in NAMES
     opened = ReaderSource(AgentsConfig(perception_reader=model), ModelStore(Path())).open() if known else open_folder(Path(model), model)
     rows = read_rows([*data, *more])
-    found = evaluate_reader(opened.reader, parts_of(rows).test if held_out else rows, features_only=features_only)
+    if held_out:
+        # As training splits them: it takes the generated ones out first, and trains on them all.
+        rows = parts_of([row for row in rows if row.source != GENERATED]).test
+    found = evaluate_reader(opened.reader, rows, features_only=features_only)
     wrong = sorted(
         ((count, actual, guess) for actual, row in found["confusion"].items() for guess, count in row.items() if guess != actual),
         reverse=True,

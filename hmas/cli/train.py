@@ -40,6 +40,7 @@ _FILES = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _ON_BASE = tuple(name for name in lm.TrainSettings.__struct_fields__ if name not in {"base", "data", "out", "seed", "epochs", "batch"})
 """Options that apply only to a base."""
+_WIDENING = "Factor on the spread of the quantiles, as an earlier run found it; 0, the default, measures it on held-out prompts."
 
 out_option = click.option("--out", type=_FOLDER, help="Folder to write; default: a new version in the store.")
 
@@ -51,7 +52,7 @@ def train() -> None:
 
 @train.command("lengths", short_help="The length model that perception begins with.")
 @click.option("--data", "files", type=_FILES, multiple=True, required=True, help="Answers of models, JSON lines. Repeatable.")
-@click.option("--widening", type=click.FloatRange(0.0, 4.0), default=0.0, help="Skip the run that measures it on held-out prompts.")
+@click.option("--widening", type=click.FloatRange(0.0, 4.0), default=0.0, help=_WIDENING)
 @click.option("--trees", type=click.IntRange(1, 5000), default=250, show_default=True, help="Trees that are boosted.")
 @click.option("--seed", type=click.IntRange(0), default=7, show_default=True, help="The same seed gives the same model.")
 @out_option
@@ -215,6 +216,8 @@ def prediction(
 ) -> None:
     """Train the active model of the prediction agent on, from telemetry; it keeps what it has learnt.
 
+    A model that does no better on the newest fifth, which it was not trained on, is not stored; --out writes it all the same.
+
     \b
     Examples:
       hmas train prediction --from-bus --record week.jsonl --use
@@ -230,20 +233,21 @@ def prediction(
     messages = uvloop.run(_from_bus(config)) if from_bus else read_messages(files)
     if record is not None:
         hint(f"{write_messages(record, messages)} messages written to {record}")
-    fresh = _refitted(messages, load_regressor(ModelStore(models_dir(config)).current(PREDICTION) or SHIPPED), seed)
+    fresh, better = _refitted(messages, load_regressor(ModelStore(models_dir(config)).current(PREDICTION) or SHIPPED), seed)
     command = _command(PREDICTION, files, {"from_bus": from_bus, "seed": seed} if from_bus else {"seed": seed})
     card = msgspec.structs.replace(fresh.card, command=command, created_s=SystemClock().now_s())
-    _keep(PREDICTION, card, fresh.save, out, config_file, use=use, as_json=as_json)
+    _keep(PREDICTION, card, fresh.save, out, config_file, better=better, use=use, as_json=as_json)
 
 
-def _refitted(messages: list[Message], before: CatBoostRegressor, seed: int) -> CatBoostRegressor:
+def _refitted(messages: list[Message], before: CatBoostRegressor, seed: int) -> tuple[CatBoostRegressor, bool]:
+    """Returns the new model, and whether it does better on the held-out part."""
     learnt = labelled_of(messages, before)
     hint(f"{len(learnt)} requests with features and outcome")
     if len(learnt) < REFIT_LEAST:
         raise TraceError(f"telemetry with {len(learnt)} requests that have features and outcome; allowed: {REFIT_LEAST} and more")
     fresh, errors = refit(before, learnt, seed)
     hint(f"mean log error on the newest fifth, which was not trained on: {errors['old']:.4f} before, {errors['new']:.4f} after")
-    return fresh
+    return fresh, errors["new"] < errors["old"]
 
 
 async def _from_bus(config: Config) -> list[Message]:
@@ -270,15 +274,18 @@ def _keep(
     out: Path | None,
     config_file: str | None,
     *,
+    better: bool = True,
     use: bool = False,
     as_json: bool = False,
 ) -> None:
-    """Writes a model into a folder or into the store, and prints its figures."""
+    """Writes a model into a folder or, if it is `better` than the one in force, into the store, and prints its figures."""
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         write_to(out)
         card = write_card(out, card)
         hint(f"written to {out}; `hmas models add {kind} {out}` puts it into the store")
+    elif not better:
+        hint("not stored: it does no better than the model in force, which stays; --out FOLDER writes it all the same")
     else:
         store = ModelStore(models_dir(read_config(config_file)))
         with tempfile.TemporaryDirectory() as folder:

@@ -22,7 +22,7 @@ from hmas.controller.core.types import TaskType
 from hmas.controller.runtime.clock import SystemClock
 from hmas.demo.calibration import Variant
 from hmas.demo.settings import DemoSettings
-from hmas.demo.site import make_site, running_engines, running_gateway
+from hmas.demo.site import MODEL, make_site, running_engines, running_gateway
 from hmas.loadgen.dataset import load_mixture
 
 SETTINGS = FieldSettings(length_scale=0.25, backlog=30, period_s=4.0)
@@ -150,7 +150,7 @@ async def test_beside_a_real_gateway_the_oracle_tells_the_truth(load, tmp_path):
                 heard += [delivery.message for delivery in deliveries]
                 if any(isinstance(message, RequestCost) for message in heard):
                     break
-                bus.post(msgspec.structs.replace(notice, sent_s=clock.now_s()))
+                bus.post(msgspec.structs.replace(notice, model=MODEL, sent_s=clock.now_s()))
         await bus.close()
         assert not site.troubles
     features = next(message for message in heard if isinstance(message, RequestFeatures))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hmas.agents.model_store.card import verified
 from hmas.agents.perception.lengths.base import FILE, INPUTS, SHIPPED, LengthBase, Stored, load
-from hmas.agents.perception.lengths.bounds import LongestAnswers
+from hmas.agents.perception.lengths.bounds import LongestAnswers, cap_of
 from hmas.agents.perception.lengths.calibration import SCATTER_BOUND, Calibration
 from hmas.agents.perception.lengths.demands import COUNTS, DEMAND, TOKENS_PER, UPPER, demanded_tokens
 from hmas.agents.perception.lengths.effects import Effects, Level, Membership
@@ -248,6 +248,15 @@ def test_what_is_known_of_scatter_is_bounded_in_size():
     for _ in range(2000):
         calibration.learn(("g",), LEVELS, 1e9)
     assert calibration.scatter(("g",)) == pytest.approx(math.exp(SCATTER_BOUND))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "context", "cap", "tokens"),
+    [(9000, 8192, 0, 1024), (8620, 8192, 6000, 1024), (6000, 8192, 0, 2192), (6000, 8192, 300, 300), (9000, 4, 0, 1)],
+)
+def test_a_full_context_leaves_an_eighth_of_it_to_the_answer(prompt: int, context: int, cap: int, tokens: int):
+    view = PromptView(excerpt="", prompt_tokens=prompt, context_tokens=context, max_output_tokens=cap)
+    assert cap_of(view) == pytest.approx(math.log(tokens))
 
 
 def test_no_answer_is_expected_beyond_twice_the_longest_and_a_longer_one_counts_at_once():

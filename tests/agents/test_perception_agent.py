@@ -13,7 +13,7 @@ from hmas.agents.model_store.card import ModelCard, write_card
 from hmas.agents.model_store.store import ModelStore
 from hmas.agents.perception import agent as agent_module
 from hmas.agents.perception import readers
-from hmas.agents.perception.agent import PerceptionAgent, make_agent
+from hmas.agents.perception.agent import REST_S, PerceptionAgent, make_agent
 from hmas.agents.perception.readers import shipped_lengths
 from hmas.agents.runtime.shell import AgentShell
 from hmas.agents.runtime.work import Deferred
@@ -21,7 +21,7 @@ from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.config.schema import AgentsConfig, Config
 from hmas.controller.config.section import SloConfig
 from hmas.controller.core.errors import ModelError
-from hmas.controller.core.messages import EVENTS, FEATURES, MODELS, Event, ModelReport, RequestFeatures
+from hmas.controller.core.messages import EVENTS, FEATURES, MODELS, Event, Message, ModelReport, RequestFeatures
 from hmas.controller.core.slo import slo_for
 from hmas.controller.core.types import TaskType
 from hmas.controller.runtime.clock import SystemClock
@@ -236,6 +236,21 @@ async def test_a_reader_behind_a_server_is_awaited(tmp_path, store):
     work = of_type(Deferred, agent.handle([notice()], 100.0))
     (features,) = all_of_type(RequestFeatures, work.finish(await work.compute(), 100.0))
     assert features.task_type is TaskType.QA
+
+
+async def test_a_reader_whose_server_is_gone_is_stood_in_for_by_the_rules(tmp_path):
+    agent = await started(config(tmp_path, perception_reader="http://127.0.0.1:9", perception_endpoint_model="m"))
+
+    async def answers(now_s: float, **fields: str) -> list[Message]:
+        work = of_type(Deferred, agent.handle([notice(**fields)], now_s))
+        return work.finish(await work.compute(), now_s)
+
+    told = await answers(100.0)
+    assert [(one.task_type, one.source) for one in told if isinstance(one, RequestFeatures)] == [(TaskType.SUMMARIZATION, "rules")]
+    assert events(told) == [("model_fallback", "endpoint:m", "rules")]
+    assert ask(agent, notice(), now_s=100.0 + REST_S - 0.1)[0].source == "rules", "the server is left alone"
+    assert events(await answers(101.0 + REST_S, excerpt="")) == [], "nothing was asked, so nothing was answered"
+    assert events(await answers(102.0 + REST_S)) == [], "told already"
 
 
 SHORT, MIDDLE, LONG = ([centre + step for step in (-0.9, -0.5, 0.0, 0.5, 0.9, 1.2, 1.6)] for centre in (2.5, 4.0, 5.5))

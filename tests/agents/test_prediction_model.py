@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from message_kit import request_features
 from prediction_kit import Constant, completion, features, healthy, snapshot, view
 
 from hmas.agents.prediction import model as model_module
@@ -16,6 +17,7 @@ from hmas.agents.prediction.calibration import Residual
 from hmas.agents.prediction.features import FEATURES, Fleet, InstanceState, categories, expected_in_flight
 from hmas.agents.prediction.model import FORGET_S, NAMED, REMEMBERED_PAIRS, STALE_S, PredictionModel
 from hmas.agents.prediction.speed import UNKNOWN_SPEED, SpeedFit
+from hmas.controller.core.messages import InstanceView
 from hmas.controller.core.statistics.step_fit import Step
 from hmas.controller.core.types import OutcomeKind
 from hmas.engines.base import EngineSnapshot
@@ -169,6 +171,28 @@ def test_when_all_drain_or_ail_all_are_candidates():
     model = PredictionModel(None)
     model.observe(snapshot(view("a", draining=True), view("b", engine=healthy("b", is_healthy=False))))
     assert set(model.predict([features()], 100.0)[0].ttft_ms) == {"a", "b"}
+
+
+def test_only_instances_that_serve_the_model_are_candidates():
+    def named(*views: InstanceView) -> dict[str, set[str]]:
+        model = PredictionModel(Constant(0.0, 0.0))
+        model.observe(snapshot(*views))
+        costs = model.predict([request_features(name, model=name) for name in ("small", "large", "tiny", "none")], 100.0)
+        return {cost.request_id: set(cost.ttft_ms) for cost in costs}
+
+    small, large = view("a", models=["small", "tiny"]), view("b", models=["large"])
+    assert named(small, large) == {"small": {"a"}, "tiny": {"a"}, "large": {"b"}}
+    draining = msgspec.structs.replace(small, draining=True)
+    assert named(draining, large) == {"small": {"a"}, "tiny": {"a"}, "large": {"b"}}
+    assert named(draining, large, view("any")) == {"small": {"any"}, "tiny": {"any"}, "large": {"b", "any"}, "none": {"any"}}
+
+
+def test_models_of_the_same_instances_are_one_call():
+    regressor = Constant(0.0, 0.0)
+    model = PredictionModel(regressor)
+    model.observe(snapshot(view("a", models=["one", "two"]), view("b", models=["three"])))
+    model.predict([request_features(str(number), model=name) for number, name in enumerate(["one", "three", "two"] * 3)], 100.0)
+    assert [rows for rows, _ in regressor.calls] == [6, 3]
 
 
 @pytest.mark.parametrize("wild", [50.0, -50.0])

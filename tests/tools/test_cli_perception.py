@@ -9,6 +9,7 @@ from hmas_lab.training.generator import generate
 from hmas_lab.training.typed import write_rows
 
 from hmas.agents.perception.onnx_reader import open_reader
+from hmas.agents.perception.training.data import GENERATED
 from hmas.cli.main import main
 
 TORCH = importlib.util.find_spec("torch") is not None and importlib.util.find_spec("onnx") is not None
@@ -55,6 +56,16 @@ def test_several_files_either_way_and_words_for_people(capsys, typed):
     assert (one, two) == (0, 0)
     for heading in ("model: ", "\ntask type", "\nclass", "\nsource", "\nconfidence", "\ntaken for"):
         assert heading in out
+
+
+def test_generated_prompts_are_not_held_out_since_training_takes_them_all(capsys, typed, tmp_path):
+    made = tmp_path / "generated.jsonl.gz"
+    write_rows(generate(60, 7), made)
+    code, out, _ = run(capsys, "eval", "perception", "--data", typed, made, "--held-out", "--model", "rules", "--json")
+    assert code == 0
+    assert set(json.loads(out)["figures"]["source"]) == {"source 0", "source 1", "source 2"}
+    _, out, _ = run(capsys, "eval", "perception", "--data", typed, made, "--model", "rules", "--json")
+    assert GENERATED in json.loads(out)["figures"]["source"]
 
 
 def test_unusable_files_are_named(capsys, tmp_path):

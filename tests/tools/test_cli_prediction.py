@@ -9,6 +9,8 @@ from message_kit import completed, instance_view, request_features, system_snaps
 from hmas.agents.model_store.store import ModelStore
 from hmas.agents.prediction.regressor import KIND, load_regressor
 from hmas.agents.prediction.telemetry import labelled_of, read_messages, write_messages
+from hmas.agents.prediction.training import REFIT_LEAST
+from hmas.cli import train
 from hmas.cli.main import main
 
 
@@ -52,6 +54,21 @@ def test_recorded_telemetry_becomes_a_version_that_can_be_rolled_back(tmp_path, 
     assert folder is not None
     assert load_regressor(folder).card.details["refits"] == 1
     assert store.rollback(KIND) == "shipped"
+
+
+def test_a_refit_that_does_no_better_is_not_stored_and_the_choice_stays(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("HMAS_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setattr(train, "labelled_of", lambda *_: [None] * REFIT_LEAST)
+    monkeypatch.setattr(train, "refit", lambda before, *_: (before, {"old": 0.2, "new": 0.2}))
+    tape = tmp_path / "week.jsonl"
+    recorded(tape, 2)
+    assert main(["train", "prediction", "--data", str(tape), "--use"]) == 0
+    assert "not stored: it does no better" in capsys.readouterr().err
+    store = ModelStore(tmp_path / "state" / "models")
+    assert (store.choice(KIND).current, store.current(KIND)) == ("", None)
+    assert not (tmp_path / "state" / "models" / "prediction" / "v1").exists()
+    assert main(["train", "prediction", "--data", str(tape), "--out", str(tmp_path / "out")]) == 0
+    assert load_regressor(tmp_path / "out").card.kind == KIND
 
 
 def test_too_little_or_broken_telemetry_is_named(tmp_path, capsys, monkeypatch):

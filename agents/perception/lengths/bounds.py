@@ -48,5 +48,6 @@ def cap_of(view: PromptView) -> float:
     """Returns the log tokens at which the client's cap or the engine's full context cuts the answer off; infinite if neither is known."""
     caps = [view.max_output_tokens] if view.max_output_tokens > 0 else []
     if view.context_tokens > 0:
-        caps.append(max(1, view.context_tokens - max(0, view.prompt_tokens)))
+        # The prompt's length is an estimate, and the sum over all prompts: it may exceed the context although each prompt fits.
+        caps.append(max(1, view.context_tokens - max(0, view.prompt_tokens), view.context_tokens // 8))
     return math.log(min(caps)) if caps else math.inf

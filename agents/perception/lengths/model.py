@@ -2,8 +2,8 @@
 
 Four parts, from what is known before any traffic to what only traffic shows:
 
-1. The expected answer of an average model: the shipped base's quantiles (`base`); without a base, the reader's own; else the task's
-   historical prior (H-MAS 3.2: an unreadable prompt gets no specialised prediction).
+1. The expected answer of an average model: the shipped base's quantiles (`base`), which reads the text itself; without a base, the reader's
+   own; else the task's historical prior (H-MAS 3.2: an unreadable prompt gets no specialised prediction).
 2. Effects in log space (`effects`): the model's verbosity, the tenant, the task, the application (a system prompt with its tools),
    the conversation, earlier answers to the same question; and a linear correction of the expectation by the question's inputs and by the
    distance of the reader's median from it, so that the better of the two gains weight.
@@ -140,7 +140,7 @@ class LengthModel:
 
         Args:
             view: Its prompt; the texts may be empty.
-            reading: The reader's result; an empty one gives the prior of `task`.
+            reading: The reader's result; if it is empty, and there is no base or no text, the prior of `task` counts.
             task: Its published type, `unknown` if in doubt.
             tenant: Tenant of the request.
             model: The model that answers, by the name that clients use.
@@ -203,7 +203,9 @@ class LengthModel:
         """Returns the quantiles for an average model, the inputs of the linear correction, and the source."""
         stated = len(reading.log_lengths) == len(LEVELS)
         read = stated or bool(reading.probabilities)
-        if self._teller is not None and read:
+        # Without a reader's word the base reads the text all the same: effects are learnt as deviations from the base, and answers judged
+        # beside the prior would be learnt as an effect of the model and of the tenant.
+        if self._teller is not None and (read or view.excerpt):
             told = self._teller.tell_of(view)
             middle = told.log_lengths[MEDIAN]
             inputs: Floats = np.empty(len(INPUTS) + 2)

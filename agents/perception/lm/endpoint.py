@@ -1,11 +1,12 @@
 """Reads prompts with a trained language model behind an OpenAI-compatible server: vLLM or SGLang with the LoRA adapter, or merged weights.
 
 One request asks for a whole batch of prompts. A regular expression makes the engine keep the answer's form; the confidence comes from the
-log-probabilities of the labels, not from the text. A malformed or late answer gives an empty reading, and so the task type `unknown`
-(H-MAS 3.2). A server that keeps failing gets a pause.
+log-probabilities of the labels, not from the text. A malformed answer gives an empty reading, and so the task type `unknown` (H-MAS 3.2).
+A server that does not answer, or too late, is an error: the agent then reads by the rules and leaves the server alone for a while.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,6 @@ from hmas.agents.perception.lm.answers import BIN_WORDS, EXCERPT_CHARS, NAMES, S
 from hmas.agents.perception.lm.details import FORMAT, LmDetails, details_of
 from hmas.agents.perception.reading import PromptView, Reading
 from hmas.controller.core.errors import ModelError
-from hmas.controller.runtime.clock import Clock, SystemClock
 
 log = logging.getLogger(__name__)
 
@@ -32,10 +32,6 @@ REQUESTS = 4
 """Concurrent requests."""
 TIMEOUT_S = 3.0
 """Time limit: after it the request has been dispatched already."""
-FAILURES = 3
-"""Consecutive failed requests before the server gets a pause."""
-REST_S, LONGEST_REST_S = 2.0, 60.0
-"""Length of the pause; it doubles from the first value up to the second."""
 TOP = 20
 """Likeliest tokens requested per step: what vLLM returns by default."""
 ANSWER_TOKENS = 40
@@ -85,14 +81,12 @@ class EndpointReader:
         api_key: str = "",
         details: LmDetails | None = None,
         timeout_s: float = TIMEOUT_S,
-        clock: Clock | None = None,
     ) -> None:
         self.name = f"endpoint:{model}"
         self._url = f"{url.rstrip('/')}/v1/completions"
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._details = details
         self._timeout_s = timeout_s
-        self._clock = clock or SystemClock()
         tokens = details.tokens if details is not None else None
         self._words = tokens.words if tokens is not None else NAMES
         form = pattern(self._words)
@@ -110,9 +104,6 @@ class EndpointReader:
             self._asked |= {"return_tokens_as_token_ids": True, "logprob_token_ids": [*tokens.firsts, *tokens.bins]}
         self._firsts = {_AS_ID + str(number): index for index, number in enumerate(tokens.firsts if tokens else ())}
         self._bins = {_AS_ID + str(number): index for index, number in enumerate(tokens.bins if tokens else ())}
-        self._failures = 0
-        self._rest_s = REST_S
-        self._rests_until_s = float("-inf")
 
     def read(self, prompts: Sequence[PromptView]) -> list[Reading]:
         """Like `read_async`, for callers without an event loop: it runs one in a separate thread."""
@@ -120,33 +111,44 @@ class EndpointReader:
             return pool.submit(asyncio.run, self.read_async(prompts)).result()
 
     async def read_async(self, prompts: Sequence[PromptView]) -> list[Reading]:
-        """Returns one reading per prompt, in order; empty ones for prompts without a usable answer. It never raises."""
+        """Returns one reading per prompt, in order; empty ones for prompts without a usable answer.
+
+        Raises:
+            ModelError: The server answered for none of them in time.
+        """
         readings = [Reading()] * len(prompts)
         # Prompts without text are skipped: the model was trained on texts only.
         asked = [index for index, view in enumerate(prompts) if view.excerpt.strip()]
-        if not asked or self._clock.now_s() < self._rests_until_s:
+        if not asked:
             return readings
+        answered, why = False, f"no answer within {self._timeout_s:g} s"
         slots = asyncio.Semaphore(REQUESTS)
-        timeout = aiohttp.ClientTimeout(total=self._timeout_s)
-        async with aiohttp.ClientSession(headers=self._headers, timeout=timeout) as session:
+        # One limit holds for all requests together.
+        async with aiohttp.ClientSession(headers=self._headers, timeout=aiohttp.ClientTimeout()) as session:
 
             async def read_part(part: list[int]) -> None:
-                async with slots:
-                    found = await self._read_part(session, [prompts[index] for index in part])
+                nonlocal answered, why
+                try:
+                    async with slots:
+                        found = await self._read_part(session, [prompts[index] for index in part])
+                except (aiohttp.ClientError, msgspec.DecodeError, OSError, ValueError) as error:
+                    why = f"{type(error).__name__}: {error}"
+                    return
+                answered = True
                 for index, reading in zip(part, found, strict=True):
                     readings[index] = reading
 
             parts = [asked[start : start + PROMPTS] for start in range(0, len(asked), PROMPTS)]
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._timeout_s):
                     await asyncio.gather(*(read_part(part) for part in parts))
-            except TimeoutError:
-                self._failed(f"no answer within {self._timeout_s:g} s")
+        if not answered:
+            raise ModelError(f"{self.name}: {why}")
         return readings
 
     async def _read_part(self, session: aiohttp.ClientSession, views: Sequence[PromptView]) -> list[Reading]:
         try:
-            found = await self._ask(session, views)
+            return await self._ask(session, views)
         except _TooMuch as error:
             if len(views) == 1:
                 log.warning("%s refuses a prompt of %d characters: %s", self.name, views[0].prompt_chars, error)
@@ -154,11 +156,6 @@ class EndpointReader:
             # One of them is at fault; the others are still read.
             middle = len(views) // 2
             return await self._read_part(session, views[:middle]) + await self._read_part(session, views[middle:])
-        except (aiohttp.ClientError, msgspec.DecodeError, OSError, ValueError) as error:
-            self._failed(f"{type(error).__name__}: {error}")
-            return [Reading()] * len(views)
-        self._failures, self._rest_s = 0, REST_S
-        return found
 
     async def _ask(self, session: aiohttp.ClientSession, views: Sequence[PromptView]) -> list[Reading]:
         known = self._details
@@ -197,14 +194,6 @@ class EndpointReader:
             if top and (token in self._bins or token in BIN_WORDS):
                 return _weights(top, self._bins, BIN_WORDS)
         return None
-
-    def _failed(self, why: str) -> None:
-        self._failures += 1
-        if self._failures < FAILURES:
-            return
-        log.warning("%s fails (%s); left alone for %g s", self.name, why, self._rest_s)
-        self._rests_until_s = self._clock.now_s() + self._rest_s
-        self._rest_s = min(LONGEST_REST_S, 2 * self._rest_s)
 
 
 def _weights(top: Mapping[str, float], ids: Mapping[str, int], words: Sequence[str]) -> NDArray[np.float64]:

@@ -139,8 +139,7 @@ class Episode:
         life = _Life(arrival)
         asked = [_features(request_id, arrival, at_s, self.serves)]
         for cost in self.model.predict(asked, at_s):
-            if self._ended >= WARM_UP:
-                fleet = self.model.fleet()
+            if self._ended >= WARM_UP and (fleet := self.model.fleet(asked[0].model)) is not None:
                 prompts, outputs = np.array([float(arrival.prompt_tokens)]), np.array([asked[0].output_tokens])
                 ttft, tpot = fleet.analytic(prompts)
                 life.asked = (
