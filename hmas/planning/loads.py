@@ -17,8 +17,8 @@ from hmas.planning.case import Case
 from hmas.workloads import TASKS, Workload, build
 from hmas.workloads.catalogue import SESSIONS, build_sessions
 from hmas.workloads.options import Spec, parse
-from hmas.workloads.session_driver import SessionDriver, SessionEnd
-from hmas.workloads.sessions import SessionPlan
+from hmas.workloads.session_driver import SessionDriver, place_of
+from hmas.workloads.sessions import Call, SessionPlan
 from hmas.workloads.table import Believe
 
 BASES = 2
@@ -33,13 +33,13 @@ class Feed:
         arrivals: In order of time; they can be read once.
         followups: Returns arrivals that follow from the end of others; None if there are none.
         issued: Every arrival so far, if arrivals cannot be generated a second time.
-        ended: Ended sessions, None if there are no sessions.
+        driver: Drives the sessions; None if there are no sessions.
     """
 
     arrivals: Iterator[Arrival]
     followups: Callable[[Ended, float], Iterable[Arrival]] | None = None
     issued: list[Arrival] | None = None
-    ended: list[SessionEnd] | None = None
+    driver: SessionDriver | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Load:
         duration_s: Length of the arrivals.
         prompt_tokens, output_tokens: Lengths of all requests; for sessions, of the calls if every session completes.
         slo_tpot_ms: The mean TPOT target.
-        task: Task type of one request, by its index among the records and its id.
+        task: Task type of one request, by its index among the records and its id. wanted_tokens: its true output length, likewise.
         feed: The arrivals of one simulation, for a model and with estimates of a request at its arrival.
     """
 
@@ -65,6 +65,7 @@ class Load:
     output_tokens: Column
     slo_tpot_ms: float
     task: Callable[[int, str], TaskType]
+    wanted_tokens: Callable[[int, str], int]
     feed: Callable[[str, Believe | None], Feed]
 
     @property
@@ -116,6 +117,7 @@ def open_load(case: Case) -> Load:
         output_tokens=workload.output_tokens,
         slo_tpot_ms=float(np.mean(workload.slo_tpot_ms)),
         task=lambda row, _id: TASKS[int(workload.task[row])],
+        wanted_tokens=lambda row, _id: int(workload.output_tokens[row]),
         feed=lambda model, estimate: Feed(workload.arrivals(model=model, estimate=estimate)),
     )
 
@@ -163,13 +165,11 @@ def _open_sessions(case: Case, base: SessionPlan, kind: str) -> Load:
     plan.duration_s /= case.load
     slo = {name: value for name, value in (("ttft_ms", case.slo.ttft_ms), ("tpot_ms", case.slo.tpot_ms)) if value}
     plan.options = msgspec.structs.replace(plan.options, **slo)
-    calls = [(call.prompt_tokens, call.output_tokens) for which in plan.which.tolist() for call in plan.sessions[which].calls]
-    lengths = np.array(calls, np.int64)
+    lengths = np.array([plan.lengths(call) for which in plan.which.tolist() for call in plan.sessions[which].calls], np.int64)
 
-    def task(_row: int, request_id: str) -> TaskType:
-        # The driver's ids contain session and call.
-        number, place = map(int, request_id[1:].split("-"))
-        return plan.sessions[int(plan.which[number])].calls[place].task
+    def call_of(request_id: str) -> Call:
+        number, place = place_of(request_id)
+        return plan.session(number).calls[place]
 
     return Load(
         name=plan.name,
@@ -180,7 +180,8 @@ def _open_sessions(case: Case, base: SessionPlan, kind: str) -> Load:
         output_tokens=lengths[:, 1],
         # The target of a request without declared targets, for every task.
         slo_tpot_ms=plan.options.tpot_ms or 90.0 * plan.options.slo_scale,
-        task=task,
+        task=lambda _row, request_id: call_of(request_id).task,
+        wanted_tokens=lambda _row, request_id: plan.lengths(call_of(request_id))[1],
         feed=lambda model, estimate: _session_feed(SessionDriver(plan, model=model, estimate=estimate)),
     )
 
@@ -198,7 +199,7 @@ def _session_feed(driver: SessionDriver) -> Feed:
         issued.extend(following)
         return following
 
-    return Feed(first(), followups, issued, driver.ended)
+    return Feed(first(), followups, issued, driver)
 
 
 def _keep(plan: SessionPlan, count: int, duration_s: float) -> None:

@@ -202,9 +202,11 @@ def _warnings(wish: Question, load: Load, held: Held) -> list[str]:
         said.append(f"Mind: at the held load all requests come within {held.at.duration_s:.0f} s, too short for a queue to show.")
     if load.count < SCORED_LEAST:
         said.append(f"Mind: {load.count} requests are few; one miss is {1.0 / load.count:.2%}.")
-    over = max(load.longer_than(kind.profile.max_model_len) for kind in wish.case.fleet.kinds)
-    if over:
-        said.append(f"Mind: {over} requests are longer than an engine's context and count as missed; context=N in the workload cuts them.")
+    for kind in distinct([*wish.case.fleet.kinds, *wish.kinds]):
+        most = kind.profile.max_model_len
+        if over := load.longer_than(most):
+            missed = f"{over} requests are longer than the context of {kind.name}, {most} tokens, and count as missed there"
+            said.append(f"Mind: {missed}; context=N in the workload cuts them.")
     return said
 
 

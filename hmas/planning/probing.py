@@ -262,20 +262,25 @@ def cheapest(wish: Question, needed: Mapping[str, Needed], tell: Callable[[str],
     """Returns the cheapest fleet found, the number of mixed fleets tried, and whether all fleets that could be cheaper were tried.
 
     Candidates are tried in order of price. A candidate is skipped if in no kind it is larger than a fleet that failed, or if it could not
-    hold the load even if each of its instances were worth as much as the last one needed in a fleet of its own kind.
+    hold the load even if each of its instances were worth as much as the last one needed in a fleet of its own kind. Of a kind that alone
+    never holds the load no such worth is known: mixes with it are all tried, after the others.
     """
-    kinds = [kind for kind in wish.kinds if needed[kind.name].count]
-    if not kinds or any(kind.price <= 0.0 for kind in kinds):
+    # Such kinds come first, so that candidates without them come before the limit of candidates.
+    kinds = sorted(wish.kinds, key=lambda kind: needed[kind.name].count > 0)
+    enough = [kind for kind in kinds if needed[kind.name].count]
+    if not enough or any(kind.price <= 0.0 for kind in kinds):
         return None, 0, False
-    best = min(kinds, key=lambda kind: needed[kind.name].count * kind.price)
+    never = len(kinds) - len(enough)
+    best = min(enough, key=lambda kind: needed[kind.name].count * kind.price)
     at = needed[best.name].at
     assert at is not None, "a count that holds the load has its run"
     cheapest = _enough(alone(best, needed[best.name].count), at)
     candidates = list(itertools.islice(_mixes([(kind, needed[kind.name].count) for kind in kinds], cheapest.price), MIX_CANDIDATES))
     failed: list[tuple[int, ...]] = []
     tried = 0
-    for counts in sorted(candidates, key=lambda counts: (_price(counts, kinds), counts)):
-        if any(all(n <= f for n, f in zip(counts, other, strict=True)) for other in failed):
+    for counts in sorted(candidates, key=lambda counts: (any(counts[:never]), _price(counts, kinds), counts)):
+        fails = any(all(n <= f for n, f in zip(counts, other, strict=True)) for other in failed)
+        if fails or _price(counts, kinds) >= cheapest.price - 1e-9:
             continue
         if tried == MIX_RUNS:
             return cheapest, tried, False
@@ -284,14 +289,15 @@ def cheapest(wish: Question, needed: Mapping[str, Needed], tell: Callable[[str],
         tried += 1
         tell(f"{fleet.name} at {fleet.price:g} an hour: {_within(result)} within their targets")
         if result.share >= wish.share:
-            return _enough(fleet, result), tried, len(candidates) < MIX_CANDIDATES
-        failed.append(counts)
+            cheapest = _enough(fleet, result)
+        else:
+            failed.append(counts)
     return cheapest, tried, len(candidates) < MIX_CANDIDATES
 
 
 def _mixes(kinds: Sequence[tuple[Kind, int]], below: float) -> Iterator[tuple[int, ...]]:
-    """Counts of two or more kinds that cost less than `below` and might hold the load that `count` of each kind alone holds."""
-    # Upper bound of the share of the load that one instance holds: with one instance fewer the load was not held.
+    """Counts of two or more kinds that cost less than `below` and might hold the load that `count` of each kind alone holds (0: never)."""
+    # Upper bound of the share of the load that one instance holds: with one instance fewer the load was not held. Without a count, none.
     worth = [1.0 / (count - 1) if count > 1 else math.inf for _, count in kinds]
 
     def grow(place: int, counts: tuple[int, ...], spent: float) -> Iterator[tuple[int, ...]]:
@@ -302,7 +308,7 @@ def _mixes(kinds: Sequence[tuple[Kind, int]], below: float) -> Iterator[tuple[in
             return
         price = kinds[place][0].price
         n = 0
-        while spent + n * price < below - 1e-9 and n <= kinds[place][1]:
+        while spent + n * price < below - 1e-9 and n <= (kinds[place][1] or MAX_COUNT):
             yield from grow(place + 1, (*counts, n), spent + n * price)
             n += 1
 

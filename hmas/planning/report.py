@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +13,12 @@ import msgspec
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.core.slo import BASE_SLO
 from hmas.controller.core.statistics.quantiles import percentile
-from hmas.controller.core.types import TaskType
+from hmas.controller.core.types import OutcomeKind, Request
 from hmas.controller.simulation import RequestRecord
+from hmas.controller.simulation.result import record_of_unserved
 from hmas.loadgen.results import SIMULATED_OUTCOMES, Result, result_of
 from hmas.loadgen.score import PERCENTILES, Score, score
+from hmas.planning.loads import Load
 from hmas.planning.running import Run
 
 VERSION = 1
@@ -56,7 +58,8 @@ class Report:
     """The evaluated results of a run.
 
     Attributes:
-        results: The records as clients would measure them. If the run was stopped, requests that had not ended are left out.
+        results: The records as clients would measure them, and calls that were never sent as shed: they were asked for, and a setting that
+            breaks sessions off must not gain by it. If the run was stopped, requests that had not ended are left out.
     """
 
     run: Run
@@ -67,22 +70,29 @@ class Report:
 
 def make_report(run: Run) -> Report:
     """Scores a run."""
-    kept = ((i, record) for i, record in enumerate(run.records) if record.outcome is not None or run.stopped_s is None)
-    results = [_result(i, record, run.load.task(i, record.request_id), run.load.kind) for i, record in kept]
+    records = enumerate((*run.records, *map(_never_sent, run.unsent)))
+    results = [_result(run.load, i, record) for i, record in records if record.outcome is not None or run.stopped_s is None]
     scored = score(results, warmup_s=run.case.warmup_s, arrivals_end_s=arrivals_end_s(run), run_end_s=run.result.end_s)
     return Report(run=run, results=results, score=scored, instances=_instance_figures(run))
 
 
 def arrivals_end_s(run: Run) -> float:
-    """End of the span in which requests arrived: the end of the workload, or the time at which the run was stopped."""
-    return run.load.duration_s if run.stopped_s is None else min(run.load.duration_s, run.stopped_s)
+    """End of the span in which requests arrived: the end of the workload, or the time at which the run was stopped.
+
+    Sessions begin within the workload's duration, but their calls arrive later: there it is the end of the last call.
+    """
+    end_s = run.load.duration_s if run.sessions is None else max(run.load.duration_s, _last_end_s(run.records))
+    return end_s if run.stopped_s is None else min(end_s, run.stopped_s)
+
+
+def _last_end_s(records: Sequence[RequestRecord]) -> float:
+    return max((record.arrival_s + max(0.0, record.total_ms) / 1000.0 for record in records), default=0.0)
 
 
 def _instance_figures(run: Run) -> dict[str, InstanceFigures]:
     """Figures by instance, in the fleet's order."""
     first_s = run.records[0].arrival_s if run.records else 0.0
-    last_s = max((r.arrival_s + max(0.0, r.total_ms) / 1000.0 for r in run.records), default=first_s)
-    span_s = max(last_s - first_s, 1e-9)
+    span_s = max(_last_end_s(run.records) - first_s, 1e-9)
     sent: dict[str, list[RequestRecord]] = {name: [] for name in run.instances}
     for record in run.records:
         if record.instance:
@@ -172,15 +182,20 @@ def _rows(run: Run) -> Iterable[tuple[object, ...]]:
         )
 
 
-def _result(index: int, record: RequestRecord, task: TaskType, kind: str) -> Result:
-    tokens = record.prompt_tokens + record.output_tokens
+def _never_sent(request: Request) -> RequestRecord:
+    reason = "never sent: an earlier call of its session was not answered"
+    return msgspec.structs.replace(record_of_unserved(request), outcome=OutcomeKind.SHED, total_ms=0.0, reason=reason)
+
+
+def _result(load: Load, index: int, record: RequestRecord) -> Result:
+    task, wanted_tokens = load.task(index, record.request_id), load.wanted_tokens(index, record.request_id)
     return result_of(
         record,
         index=index,
-        kind=kind,
+        kind=load.kind,
         task_type=task,
-        size="long" if tokens >= LONG_TOKENS else "short",
-        wanted_tokens=record.output_tokens,
+        size="long" if record.prompt_tokens + wanted_tokens >= LONG_TOKENS else "short",
+        wanted_tokens=wanted_tokens,
         slo=record.slo or BASE_SLO[task],
         # Clients do not wait for ever: a request that has not ended ten minutes after the last arrival counts as given up by its client.
         outcome="timed_out" if record.outcome is None else SIMULATED_OUTCOMES[record.outcome],

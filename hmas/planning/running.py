@@ -8,7 +8,7 @@ from typing import Protocol
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.core.messages import LongView, ShortView
 from hmas.controller.core.placement import Router
-from hmas.controller.core.types import Controls
+from hmas.controller.core.types import Controls, Request
 from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.results import Ended
 from hmas.controller.scheduling.scheduler import Scheduler
@@ -66,6 +66,7 @@ class Run:
             requests that waited were not, and their records have no outcome.
         violations: Violations that the independent check found.
         sessions: Ended sessions, None if the workload has no sessions.
+        unsent: Calls that were never sent because an earlier call of their session was not answered, with the time of that.
     """
 
     case: Case
@@ -78,6 +79,7 @@ class Run:
     changes: list[PolicyChange]
     instances: dict[str, Kind]
     sessions: list[SessionEnd] | None = None
+    unsent: Sequence[Request] = ()
 
 
 class Gate(Router, Protocol):
@@ -133,6 +135,7 @@ def run_case(
         on_end=on_end,
         followups=guard.following(feed.followups),
     )
+    driver = feed.driver
     records = list(result.records)
     if guard.stopped_s is not None:
         records = [record for record in records if record.arrival_s <= guard.stopped_s]
@@ -146,7 +149,8 @@ def run_case(
         actions=steering.actions,
         changes=steering.changes,
         instances=case.fleet.instances(),
-        sessions=feed.ended,
+        sessions=None if driver is None else driver.ended,
+        unsent=() if driver is None else tuple(driver.unsent(whole=guard.stopped_s is None)),
     )
 
 

@@ -194,8 +194,9 @@ class Kept:
             handle.write(msgspec.json.encode(row) + b"\n")
 
     def of(self, points: Sequence[Point]) -> list[Row]:
-        """The existing rows of these points, in the order of the points."""
-        return [self.rows[point.case.key] for point in points if point.case.key in self.rows]
+        """The existing rows of these points, in their order. The axes are those of the points: one case can be written in several ways."""
+        found = [(self.rows.get(point.case.key), point) for point in points]
+        return [msgspec.structs.replace(row, axes=point.axes) for row, point in found if row is not None]
 
 
 def csv_text(rows: Sequence[Row]) -> str:

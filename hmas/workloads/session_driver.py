@@ -12,7 +12,6 @@ from hmas.workloads.table import Believe, prior
 
 SESSION_HASH_TOKENS = 64
 """Tokens of one block in a session's prompts, small enough for tool answers of a few hundred tokens."""
-LEAST_CAP = 256
 _SOURCE_IDS = 1 << 48
 _SESSION_IDS = 1 << 24
 
@@ -26,6 +25,12 @@ class SessionEnd(NamedTuple):
     end_s: float
     calls: int
     completed: bool
+
+
+def place_of(request_id: str) -> tuple[int, int]:
+    """The number of the session and the place in it of the call that has this id."""
+    number, place = request_id[1:].split("-")
+    return int(number), int(place)
 
 
 class _Live:
@@ -51,11 +56,10 @@ class _Live:
 class SessionDriver:
     """Issues a plan's calls: `simulate(driver.arrivals(), ..., followups=driver.followups)`. Each run needs a new one.
 
-    A call that is dropped or fails ends its session, once its stage has ended.
+    A call that is refused, is dropped or fails ends its session, once its stage has ended.
 
     Attributes:
-        ended: Ended sessions, in the order in which they ended. If a call is refused at its arrival, the driver is not notified, and the
-            session stays among `unfinished`.
+        ended: Ended sessions, in the order in which they ended.
     """
 
     def __init__(self, plan: SessionPlan, *, model: str, estimate: Believe | None = None) -> None:
@@ -79,6 +83,19 @@ class SessionDriver:
         """Sessions that have begun and not ended."""
         return len(self._live)
 
+    def unsent(self, *, whole: bool) -> Iterator[Request]:
+        """The calls that were never issued because an earlier call of their session was not answered, with the time of that.
+
+        Args:
+            whole: Whether the run was completed. Only then do the sessions count that have not ended.
+        """
+        cut = [(end.number, end.calls, end.end_s) for end in self.ended]
+        if whole:
+            cut += [(live.number, sum(call.stage <= live.stage for call in live.session.calls), live.due_s) for live in self._live.values()]
+        for number, issued, at_s in cut:
+            for place in range(issued, len(self._plan.session(number).calls)):
+                yield self._request(number, place, at_s)
+
     def arrivals(self) -> Iterator[Arrival]:
         """The first calls of every session, by time."""
         for number, (at_s, which) in enumerate(zip(self._plan.at_s.tolist(), self._plan.which.tolist(), strict=True)):
@@ -87,7 +104,7 @@ class SessionDriver:
 
     def followups(self, ended: Ended, now_s: float) -> list[Arrival]:
         """The calls that follow the end of one call: those of the next stage, after the pauses."""
-        number, place = map(int, ended.entry.request.id[1:].split("-"))
+        number, place = place_of(ended.entry.request.id)
         live = self._live[number]
         call = live.session.calls[place]
         live.open -= 1
@@ -113,32 +130,29 @@ class SessionDriver:
             yield self._arrival(live, place, at_s)
 
     def _arrival(self, live: _Live, place: int, at_s: float) -> Arrival:
-        call = live.session.calls[place]
-        options = self._plan.options
-        cap = LEAST_CAP
-        while cap < call.output_tokens:
-            cap *= 2
-        prompt = call.prompt_tokens
-        if options.context:
-            cap = min(cap, max(1, options.context // 4))
-            prompt = max(1, min(prompt, int(options.context * 0.95) - cap))
-        slo = slo_for(call.task, float(self._plan.importance[live.number]), options.slo_scale)
-        request = Request(
-            id=f"s{live.number:07d}-{place:04d}",
-            tenant=live.session.source,
+        request = self._request(live.number, place, at_s)
+        return Arrival(
+            request=request,
+            estimate=self._believe,
+            output_tokens=self._plan.lengths(live.session.calls[place])[1],
+            block_hashes=self._blocks(live, place, request.prompt_tokens),
+            hash_tokens=SESSION_HASH_TOKENS,
+        )
+
+    def _request(self, number: int, place: int, at_s: float) -> Request:
+        plan, options, session = self._plan, self._plan.options, self._plan.session(number)
+        call = session.calls[place]
+        prompt, _, cap = plan.lengths(call)
+        slo = slo_for(call.task, float(plan.importance[number]), options.slo_scale)
+        return Request(
+            id=f"s{number:07d}-{place:04d}",
+            tenant=session.source,
             model=self._model,
             arrival_s=at_s,
             prompt_tokens=prompt,
             max_output_tokens=cap,
             declared_slo=Slo(ttft_ms=options.ttft_ms or slo.ttft_ms, tpot_ms=options.tpot_ms or slo.tpot_ms),
-            session=str(live.number),
-        )
-        return Arrival(
-            request=request,
-            estimate=self._believe,
-            output_tokens=min(cap, call.output_tokens),
-            block_hashes=self._blocks(live, place, prompt),
-            hash_tokens=SESSION_HASH_TOKENS,
+            session=str(number),
         )
 
     def _blocks(self, live: _Live, place: int, prompt: int) -> tuple[int, ...]:

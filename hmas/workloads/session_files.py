@@ -62,9 +62,8 @@ class SqlWorkflow(msgspec.Struct):
 
 
 class Tool(msgspec.Struct):
-    """A tool's run: its duration if measured, and the tokens that it returned."""
+    """A tool's run: its duration if measured."""
 
-    return_tokens: Tokens | None = None
     dur_s: Annotated[float, Meta(ge=0, lt=1e7)] | None = None
 
 
@@ -158,7 +157,6 @@ def _tool_session(row: ToolSession, pause_s: float) -> Session | None:
             output_tokens=max(1, call.output_tokens),
             prefix_tokens=min(prefix, call.input_tokens),
             pause_s=pause_s if pause is None else pause,
-            return_tokens=sum(tool.return_tokens or 0 for tool in call.tools),
             task=task,
             step=row.source,
         )

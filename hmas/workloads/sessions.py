@@ -11,6 +11,8 @@ from hmas.loadgen.requests import Floats, Ints
 from hmas.loadgen.streams import stream
 from hmas.workloads.options import Options
 
+LEAST_CAP = 256
+
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
     """One call of a session.
@@ -21,7 +23,6 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         prefix_tokens: Tokens at the beginning of the prompt that it shares with the session's previous call; for the first call, with all
             sessions of its source.
         pause_s: Time that its tools take after it has ended.
-        return_tokens: Tokens of the tools' answers. Later prompts already include them; this field is for reports.
         task: Its task type.
         step: The name of its step in the source.
     """
@@ -31,7 +32,6 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int
     prefix_tokens: int = 0
     pause_s: float = 0.0
-    return_tokens: int = 0
     task: TaskType = TaskType.UNKNOWN
     step: str = ""
 
@@ -74,3 +74,17 @@ class SessionPlan:
         """Number of calls of all sessions together, if every session completes."""
         sizes = np.array([len(session.calls) for session in self.sessions])
         return int(sizes[self.which].sum())
+
+    def session(self, number: int) -> Session:
+        """The recorded session of a beginning, counted from 0."""
+        return self.sessions[int(self.which[number])]
+
+    def lengths(self, call: Call) -> tuple[int, int, int]:
+        """Prompt and output of a call and the cap that it declares, tokens, cut to the options' context."""
+        prompt, cap = call.prompt_tokens, LEAST_CAP
+        while cap < call.output_tokens:
+            cap *= 2
+        if context := self.options.context:
+            cap = min(cap, max(1, context // 4))
+            prompt = max(1, min(prompt, int(context * 0.95) - cap))
+        return prompt, min(cap, call.output_tokens), cap

@@ -22,7 +22,10 @@ from hmas.controller.scheduling.results import Ended
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.engines.sim.model import EngineModel
 from hmas.loadgen.results import Result
+from hmas.planning.case import PRESETS, Case
 from hmas.planning.fleet import read_fleet
+from hmas.planning.report import make_report
+from hmas.planning.running import run_case
 
 SLO = Slo(ttft_ms=1000.0, tpot_ms=50.0)
 
@@ -89,6 +92,19 @@ def test_what_is_gained_and_what_is_lost_make_up_the_arriving_worth():
     assert sum(parts[f"run_{name}"] for name in ("throughput", "unserved", "late_ttft", "late_tpot")) == pytest.approx(worth)
     assert parts["run_throughput"] == pytest.approx(sum(map(gain, results)) / 100.0)
     assert 0.0 < parts["run_ttft"] < parts["run_throughput"]
+
+
+def test_what_arrives_is_worth_the_same_whether_or_not_it_is_served():
+    parts = []
+    for admission in ("open", "shed"):
+        case = Case(workload="poisson:rate=9,duration=30", fleet=read_fleet("1xdemo-small:n_run=24"), admission=PRESETS[admission])
+        report = make_report(run_case(case))
+        found = decomposed(report.results, 0.0, 30.0)
+        worths = (sum(found[f"{part}_{name}"] for name in ("throughput", "unserved", "late_ttft", "late_tpot")) for part in ("run", "peak"))
+        counts = {name: one.submitted for name, one in report.score.per_class.items()}
+        parts.append((counts, sum(one.wanted_tokens for one in report.results), *map(pytest.approx, worths)))
+    assert report.score.outcomes["shed"] > 50
+    assert parts[0] == parts[1]
 
 
 def test_the_congested_part_is_where_most_tokens_come():

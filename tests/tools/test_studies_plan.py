@@ -3,17 +3,33 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from hmas.cli.main import main
 from hmas.controller.core.errors import ConfigError
 from hmas.planning import plan as planning
+from hmas.planning import probing
 from hmas.planning.backends import on_cores
 from hmas.planning.case import Case, SloTarget, read_admission
 from hmas.planning.fleet import read_fleet
 from hmas.planning.loads import open_load
-from hmas.planning.plan import check_question
-from hmas.planning.probing import LEAST, MAX_COUNT, MOST, HoldTask, NeedTask, Probe, Question, cheapest, hold, need, probe
+from hmas.planning.plan import assumptions, check_question
+from hmas.planning.probing import (
+    LEAST,
+    MAX_COUNT,
+    MOST,
+    Held,
+    HoldTask,
+    Needed,
+    NeedTask,
+    Probe,
+    Question,
+    cheapest,
+    hold,
+    need,
+    probe,
+)
 from hmas.planning.tables import plan_text
 
 CASE = Case(workload="poisson:rate=4,duration=60", fleet=read_fleet("1xdemo-small"), slo=SloTarget(ttft_ms=3000, tpot_ms=80))
@@ -154,6 +170,48 @@ def test_a_plan_says_what_it_assumed(plan):
 def test_without_prices_there_is_no_cheapest(plan):
     mix, tried, _ = cheapest(wish(kinds=read_fleet("demo-small,demo-small:n_run=12:price=0.7").kinds), plan.needed, lambda text: None)
     assert (mix, tried) == (None, 0)
+
+
+def with_a_kind_that_never_does(monkeypatch, holds):
+    """The cheapest fleet, where three large instances hold the load and a small kind alone never does; and the mixes that were tried."""
+    large, small = kinds = read_fleet("demo-small:price=3.2,demo-small:n_run=12:price=1.0").kinds
+    asked: list[tuple[int, int]] = []
+
+    def run(case, _share):
+        counts = {group.kind.name: group.count for group in case.fleet.groups}
+        asked.append((counts[large.name], counts[small.name]))
+        return answers(1.0 if holds(*asked[-1]) else 0.0)(1.0)
+
+    monkeypatch.setattr(probing, "probe", run)
+    needed = {
+        large.name: Needed(count=3, at=answers(1.0)(1.0), fewer=answers(0.0)(1.0), tried=2),
+        small.name: Needed(count=0, at=None, fewer=None, tried=9),
+    }
+    return cheapest(wish(kinds=kinds), needed, lambda text: None), asked
+
+
+def test_a_kind_that_alone_never_holds_the_load_is_tried_in_mixes(monkeypatch):
+    (mix, tried, sure), asked = with_a_kind_that_never_does(monkeypatch, lambda large, small: large == 1 and small >= 4)
+    assert mix is not None
+    assert (mix.price, mix.instances, tried, sure) == (pytest.approx(7.2), 5, len(asked), True)
+    assert asked == [(1, 1), (1, 2), (1, 3), (1, 4)]
+    (mix, tried, sure), asked = with_a_kind_that_never_does(monkeypatch, lambda large, small: False)
+    assert mix is not None
+    assert (mix.price, tried, sure) == (pytest.approx(9.6), len(asked), True)
+    assert (1, 6) in asked
+    assert (2, 3) in asked
+    monkeypatch.setattr(probing, "MIX_RUNS", 3)
+    assert with_a_kind_that_never_does(monkeypatch, lambda large, small: False)[0][1:] == (3, False)
+
+
+def test_a_plan_tells_which_kinds_are_too_small_for_some_requests():
+    kinds = [msgspec.structs.replace(kind, profile=msgspec.structs.replace(kind.profile, max_model_len=600)) for kind in wish().kinds[1:]]
+    made = wish(kinds=kinds)
+    held = Held(load=0.0, fails_at=0.0, at=None, wanted=None, probes=[])
+    load = open_load(made.case)
+    said = [text for text in assumptions(made, load, held) if "longer than the context of demo-small:n_run=12, 600 tokens" in text]
+    assert len(said) == 1
+    assert f"{load.longer_than(600)} requests" in said[0]
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from hmas.planning.case import Case, SloTarget, read_admission
 from hmas.planning.fleet import read_fleet
 from hmas.planning.report import document, make_report, rounded
 from hmas.planning.running import TELL_EVERY, Told, Watch, run_case
+from hmas.planning.steering import AgentSteering
 
 ROOT = Path(__file__).parents[2]
 DATA = os.environ.get("HMAS_DATA_DIR", "")
@@ -94,6 +95,16 @@ def test_agents_steer_and_are_heard():
     told = document(make_report(steered))["agents"]
     assert told["actions"] == steered.actions
     assert all(change["before"] != change["after"] for change in told["policy_changes"])
+
+
+def test_the_twin_forgets_requests_that_were_refused_on_arrival():
+    made = case(workload="poisson:rate=20,duration=4", agents=("meta",), admission=read_admission("gateway,queue=3"))
+    steering = AgentSteering(made)
+    run = run_case(made, steering=steering)
+    refused = sum(record.outcome is OutcomeKind.REJECTED for record in run.records)
+    assert refused > 10
+    assert steering.twin is not None
+    assert len(steering.twin.traffic) == len(run.records) - refused
 
 
 @pytest.mark.slow
@@ -199,6 +210,38 @@ def test_sessions_run_call_by_call(workflows):
     assert len(few.records) == 20
     early = run_case(case(workload=workflows, duration_s=10.0))
     assert 0 < len(early.records) < len(run.records)
+
+
+def test_sessions_that_are_broken_off_count_with_all_their_calls(workflows):
+    def scored(admission):
+        run = run_case(case(workload=workflows, load=3.0, fleet=read_fleet("1xdemo-small:n_run=4"), admission=read_admission(admission)))
+        assert run.violations == []
+        return run, make_report(run)
+
+    run, shed = scored("shed,queue=20")
+    assert len(run.records) < run.load.count, "sessions were broken off"
+    assert shed.score.submitted == run.load.count
+    assert shed.score.goodput_rps <= shed.score.throughput_rps
+    assert shed.score.span_s > run.load.duration_s, "calls arrive after the last session has begun"
+    unsent = shed.results[len(run.records) :]
+    assert {(one.outcome, one.detail) for one in unsent} == {("shed", "never sent: an earlier call of its session was not answered")}
+    assert len({one.index for one in shed.results}) == run.load.count
+    assert run.sessions is not None
+    assert document(shed)["sessions"]["ended"] == len({record.request_id.partition("-")[0] for record in run.records})
+    _, kept = scored("open")
+    assert sum(one.wanted_tokens for one in kept.results) == sum(one.wanted_tokens for one in shed.results)
+    assert {name: one.submitted for name, one in kept.score.per_task.items()} == {
+        name: one.submitted for name, one in shed.score.per_task.items()
+    }
+
+
+def test_what_is_wanted_is_told_whether_or_not_it_was_served():
+    fleet, workload = read_fleet("1xdemo-small:n_run=4"), "poisson:rate=3,duration=10,prompt=1000,output=1100"
+    shed, kept = (make_report(run_case(case(workload=workload, fleet=fleet, admission=read_admission(name)))) for name in ("shed", "open"))
+    assert shed.score.outcomes["shed"] > 10
+    for report in (shed, kept):
+        assert {name: one.submitted for name, one in report.score.per_class.items()} == {"poisson-long": report.run.load.count}
+        assert {one.wanted_tokens for one in report.results} == {1100}
 
 
 def test_sessions_that_are_stopped_leave_no_loose_ends(workflows):

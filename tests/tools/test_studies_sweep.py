@@ -92,6 +92,15 @@ def test_results_survive_and_only_what_is_missing_is_run(done, tmp_path):
         Kept(path)
 
 
+def test_a_row_of_the_same_case_has_the_settings_as_they_are_asked_for(done):
+    points, kept = done
+    same = points_of(grid(n_run=[256], fleet=["demo-small"], admission=["gateway,guard=0.7"]))
+    assert [point.case.key for point in same] == [point.case.key for point in points]
+    rows = kept.of(same)
+    assert {(row.axes["n_run"], row.axes["fleet"], row.axes["admission"]) for row in rows} == {(256, "demo-small", "gateway,guard=0.7")}
+    assert [row.figures for row in rows] == [row.figures for row in kept.of(points)]
+
+
 def test_an_interrupt_keeps_what_is_done(done, tmp_path):
     points, kept = done
     path = tmp_path / "results.jsonl"

@@ -51,10 +51,10 @@ def put(tmp_path, *rows, name="s.jsonl.gz"):
     return path
 
 
-def run(plan, *, n_run=16, until_s=None, **settings):
+def run(plan, *, n_run=16, until_s=None, kv_capacity_tokens=0, **settings):
     scheduler = Scheduler(
         settings=SchedulerSettings(**settings),
-        instances=[InstanceSpec(name="a", capacity_n_run=64)],
+        instances=[InstanceSpec(name="a", capacity_n_run=64, kv_capacity_tokens=kv_capacity_tokens)],
         router=make_router("least-loaded"),
         policy="fcfs",
     )
@@ -76,7 +76,6 @@ def test_pauses_prefixes_and_returns_of_tool_sessions(tmp_path):
     (session,) = read_tool_sessions(put(tmp_path, tools()), pause_s=7.0)
     assert [call.pause_s for call in session.calls] == pytest.approx([2.5, 0.25, 0.0]), "what the log shows, not the tools' sum"
     assert [call.prefix_tokens for call in session.calls] == [320, 640, 832]
-    assert session.calls[0].return_tokens == 64
     assert session.calls[2].output_tokens == 1
     assert session.measured
     untimed = tools(source="tau-bench/x")
@@ -149,11 +148,34 @@ def test_a_call_that_fails_ends_its_session(tmp_path):
     assert records["s0000000-0001"].prompt_tokens < PROFILE.max_model_len
 
 
-def test_one_that_is_refused_at_the_door_stays_unfinished(tmp_path):
+def test_a_call_that_is_refused_on_arrival_ends_its_session(tmp_path):
+    long = sql("long", ("extract_keywords", "revise", "evaluate"))
+    long["calls"][0]["input_tokens"] = PROFILE.kv_capacity_tokens + 1
+    plan = build_sessions(f"text2sql:{put(tmp_path, long)}?rate=0.01,count=1")
+    driver, records = run(plan, kv_capacity_tokens=PROFILE.kv_capacity_tokens)
+    assert [record.outcome for record in records.values()] == [OutcomeKind.REJECTED]
+    assert [(end.calls, end.completed, end.end_s) for end in driver.ended] == [(1, False, records["s0000000-0000"].arrival_s)]
+    assert driver.unfinished == 0
     plan = build_sessions(f"text2sql:{put(tmp_path, sql('x', ('evaluate',) * 9))}?rate=0.01,count=1")
     driver, records = run(plan, n_run=1, queue_limit=2)
-    assert OutcomeKind.REJECTED in {record.outcome for record in records.values()}
-    assert (driver.unfinished, driver.ended) == (1, [])
+    assert {record.outcome for record in records.values()} == {OutcomeKind.REJECTED, OutcomeKind.COMPLETED}
+    assert [(end.calls, end.completed) for end in driver.ended] == [(9, False)], "its stage has ended first"
+
+
+def test_calls_that_were_never_sent_are_told(tmp_path):
+    plan = build_sessions(f"tools:{put(tmp_path, tools())}?rate=0.01,count=2")
+    driver, records = run(plan, until_s=float(plan.at_s[1]) + 0.01)
+    assert len(records) == 4, "the first session has ended, the second runs its first call"
+    assert [(request.id, request.arrival_s) for request in driver.unsent(whole=True)] == [
+        (f"s0000001-{place:04d}", plan.at_s[1]) for place in (1, 2)
+    ]
+    assert list(driver.unsent(whole=False)) == []
+    failing = tools()
+    failing["calls"][1]["input_tokens"] = PROFILE.max_model_len + 1
+    driver, records = run(build_sessions(f"tools:{put(tmp_path, failing)}?rate=0.01,count=1"))
+    (request,) = driver.unsent(whole=False)
+    assert (request.id, request.prompt_tokens, request.tenant) == ("s0000000-0002", 960, "agentcgroup/all")
+    assert request.arrival_s == driver.ended[0].end_s
 
 
 def test_blocks_chain_through_a_session_and_share_a_sources_beginning(tmp_path):
