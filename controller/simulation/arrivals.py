@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from hmas.controller.core.errors import SchedulingError
 from hmas.controller.core.types import Estimates, Request
-from hmas.engines.sim.request import Pause
 
 
 @dataclass(frozen=True)
@@ -18,7 +17,6 @@ class Arrival:
         output_tokens: The true output length, 1 or more, which only the engine gets.
         weight: Its tenant's weight.
         block_hashes, hash_tokens: Its prompt's prefix hashes, as in `hmas.engines.sim.request.SimRequest`.
-        pauses: Its tool calls. `tool_s`: how long each of them takes, seconds.
         answer: The estimates of the agents from `(request, now_s)`, called `answer_s` seconds after its arrival, whether it waits or runs.
             It may return None for no estimates. Without `answer`, the estimates made at its arrival stay.
     """
@@ -29,8 +27,6 @@ class Arrival:
     weight: float = 1.0
     block_hashes: tuple[int, ...] = ()
     hash_tokens: int = 512
-    pauses: tuple[Pause, ...] = ()
-    tool_s: tuple[float, ...] = ()
     answer: Callable[[Request, float], Estimates | None] | None = None
     answer_s: float = 0.0
 

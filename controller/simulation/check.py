@@ -7,7 +7,6 @@ It checks these properties:
    completed request produced its output length; SLO verdicts follow from the latencies.
 3. The window: at no moment are more requests in flight on an instance than the largest active window.
 4. The KV cache: requests that decode at the same time fit, as far as the records show.
-5. The fence: prompts in flight together do not exceed the fence; a single request may pass it.
 """
 
 from collections import Counter
@@ -52,25 +51,21 @@ def check(
     *,
     profiles: Mapping[str, Profile] | None = None,
     n_run: Mapping[str, int] | int | None = None,
-    fence_tokens: Mapping[str, int] | int | None = None,
-    followed: bool = False,
 ) -> list[str]:
     """Checks a result.
 
     Args:
-        arrivals: All possible arrivals, in any order. Those after the result's end need no record.
+        arrivals: All possible arrivals, follow-up requests included, in any order. Those after the result's end need no record.
         result: The result of a run with a fresh scheduler and fresh engines.
         profiles: By instance; limits of speed and memory are checked only for these instances.
         n_run: The largest window that was ever active, of all instances or by instance; None skips the check of windows.
-        fence_tokens: The same for the largest KV fence, in tokens. Must be None if shared tokens are booked once.
-        followed: Whether follow-up requests may have arrived. Only the records of these are checked.
 
     Returns:
         Violations as text, empty if there are none. At most five of a kind are listed, the rest are counted.
     """
     notes = _Notes()
     asked: dict[str, int] = {}
-    loose = _match(arrivals, result, asked, notes, followed=followed)
+    loose = _match(arrivals, result, asked, notes)
     _check_counts(result, notes)
     profiles = profiles or {}
     by_instance: dict[str, list[RequestRecord]] = {}
@@ -95,9 +90,6 @@ def check(
         window = n_run.get(name) if isinstance(n_run, Mapping) else n_run
         if window is not None:
             _check_window(name, records, window, notes)
-        fence = fence_tokens.get(name) if isinstance(fence_tokens, Mapping) else fence_tokens
-        if fence is not None:
-            _check_fence(name, records, fence, notes)
         if name in profiles:
             if not result.counts.running:
                 # If work was cut off, tokens of unfinished steps are counted, but not the steps.
@@ -106,10 +98,10 @@ def check(
     return notes.lines()
 
 
-def _match(arrivals: Iterable[Arrival], result: SimulationResult, asked: dict[str, int], notes: _Notes, *, followed: bool) -> bool:
+def _match(arrivals: Iterable[Arrival], result: SimulationResult, asked: dict[str, int], notes: _Notes) -> bool:
     """Compares each arrival with its record; fills `asked` with the output length of each request.
 
-    Returns whether blocks may be shared, or released during a pause: then the records give no bound on prompts and KV cache.
+    Returns whether blocks may be shared: then the records give no bound on prompts and KV cache.
     """
     records: dict[str, RequestRecord] = {}
     before_s = float("-inf")
@@ -123,7 +115,7 @@ def _match(arrivals: Iterable[Arrival], result: SimulationResult, asked: dict[st
     loose = False
     for arrival in arrivals:
         request = arrival.request
-        loose = loose or bool(arrival.block_hashes) or bool(arrival.pauses)
+        loose = loose or bool(arrival.block_hashes)
         found = records.get(request.id)
         if found is None:
             if request.arrival_s < result.end_s:
@@ -137,8 +129,9 @@ def _match(arrivals: Iterable[Arrival], result: SimulationResult, asked: dict[st
             was, told = getattr(request, field), getattr(found, field)
             if was != told:
                 notes.add("conservation", f"request {request.id} arrived with {field} {was!r}, its record says {told!r}")
-    for request_id in () if followed else (name for name in records if name not in asked):
-        notes.add("conservation", f"request {request_id} has a record and never arrived")
+    for request_id in records:
+        if request_id not in asked:
+            notes.add("conservation", f"request {request_id} has a record and never arrived")
     return loose
 
 
@@ -194,7 +187,12 @@ def _check_story(record: RequestRecord, notes: _Notes) -> None:
     completed, slo = record.outcome is OutcomeKind.COMPLETED, record.slo
     if completed and not started:
         notes.add("causality", f"{name} completed without a token")
-    met = completed and slo is not None and 0.0 <= record.ttft_ms <= slo.ttft_ms and record.tpot_ms <= slo.tpot_ms
+    if slo is None or not completed:
+        met = False
+    elif record.stream:
+        met = 0.0 <= record.ttft_ms <= slo.ttft_ms and record.tpot_ms <= slo.tpot_ms
+    else:
+        met = record.total_ms <= slo.ttft_ms + slo.tpot_ms * (record.output_tokens - 1)
     if record.slo_met != met:
         notes.add("slo", f"{name} has slo_met {record.slo_met}; TTFT {record.ttft_ms}, TPOT {record.tpot_ms}, targets {slo}")
 
@@ -260,43 +258,32 @@ def _busy_until_s(result: SimulationResult, *, whole: bool) -> float:
     return result.end_s if whole and result.counts.queued == 0 else float("inf")
 
 
-def _held(spans: Iterable[tuple[float, float, int]]) -> Iterator[tuple[float, int, int, int]]:
-    """Each beginning and end of spans (begin, end, size) in time: when, +1 or -1, how many spans hold then, and the sum of their sizes."""
-    moments: list[tuple[float, int, int]] = []
+def _held(spans: Iterable[tuple[float, float, int]]) -> Iterator[tuple[float, int]]:
+    """Each beginning and end of spans (begin, end, size) in time: when, and the sum of the sizes of the spans that hold then."""
+    moments: list[tuple[float, int]] = []
     for begin_s, end_s, size in spans:
-        moments += [(begin_s, 1, size), (end_s - EPSILON_S, -1, -size)]
-    count = held = 0
-    for at_s, change, size in sorted(moments):
-        count += change
-        held += size
-        yield at_s, change, count, held
-
-
-def _in_flight(records: list[RequestRecord]) -> Iterator[tuple[float, int, int, int]]:
-    """Requests in flight, from dispatch to end, with prompt tokens and one output token each: the least that the fence books."""
-    return _held(
-        (record.arrival_s + record.queue_ms / 1000.0, record.arrival_s + record.total_ms / 1000.0, record.prompt_tokens + 1)
-        for record in records
-        if record.outcome is not None
-    )
+        moments += [(begin_s, size), (end_s - EPSILON_S, -size)]
+    held = 0
+    for at_s, change in sorted(moments):
+        held += change
+        yield at_s, held
 
 
 def _check_window(name: str, records: list[RequestRecord], window: int, notes: _Notes) -> None:
-    for at_s, _, count, _ in _in_flight(records):
+    in_flight = (
+        (record.arrival_s + record.queue_ms / 1000.0, record.arrival_s + record.total_ms / 1000.0, 1)
+        for record in records
+        if record.outcome is not None
+    )
+    for at_s, count in _held(in_flight):
         if count > window:
             notes.add("window", f"instance {name} had {count} in flight at {at_s:.6f} s; its window was {window} at most")
-
-
-def _check_fence(name: str, records: list[RequestRecord], limit: int, notes: _Notes) -> None:
-    for at_s, change, count, held in _in_flight(records):
-        if change > 0 and count > 1 and held > limit:
-            notes.add("fence", f"instance {name} had {count} in flight with {held} tokens at {at_s:.6f} s; its fence was {limit} tokens")
 
 
 def _check_capacity(name: str, records: list[RequestRecord], totals: EngineTotals, profile: Profile, notes: _Notes, *, loose: bool) -> None:
     """Compares the engine's reported peak of KV blocks with the records.
 
-    A sequence that has its first token holds its prompt's blocks until its end, unless it is preempted, pauses or shares them.
+    A sequence that has its first token holds its prompt's blocks until its end, unless it is preempted or shares them.
     """
     allowed = min(profile.kv_capacity_tokens, profile.max_model_len)
     for record in records:
@@ -320,6 +307,6 @@ def _check_capacity(name: str, records: list[RequestRecord], totals: EngineTotal
         for record in records
         if record.outcome is OutcomeKind.COMPLETED and record.output_tokens >= 2
     )
-    for at_s, _, _, held in _held(spans):
+    for at_s, held in _held(spans):
         if held > peak:
             notes.add("capacity", f"instance {name} held {held} KV blocks or more at {at_s:.6f} s; by its own word {peak} at most")

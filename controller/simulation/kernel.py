@@ -8,6 +8,7 @@ import msgspec
 
 from hmas.controller.core.errors import SchedulingError
 from hmas.controller.core.types import OutcomeKind, Request
+from hmas.controller.scheduling.refusals import ended_refused
 from hmas.controller.scheduling.results import Dispatch, Ended, Refusal
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.simulation.arrivals import Arrival, ArrivalFeed
@@ -55,7 +56,7 @@ def simulate(
         engines: Engine models by the names of the scheduler's instances.
         scheduler: A fresh scheduler, or one from an earlier run that has ended.
         controls: Control laws.
-        on_end: Called with each request that the scheduler ends, as telemetry would be.
+        on_end: Called with each request that ends or is refused at its arrival, as telemetry would be.
         followups: Returns requests that follow from the end of one, each at `now_s` or later: a retry, or the next call of a session.
         tick_s: The gateway's tick.
         until_s: When to stop in any case; None for 600 s after the last arrival. The run stops earlier if all requests have ended.
@@ -84,7 +85,7 @@ def simulate(
 class _Live:
     """A request between arrival and end: its index in the records, and the data that only the engine knows."""
 
-    __slots__ = ("arrival", "instance", "number", "output_tokens", "pauses")
+    __slots__ = ("arrival", "instance", "number", "output_tokens")
 
     def __init__(self, arrival: Arrival, number: int) -> None:
         request = arrival.request
@@ -93,7 +94,6 @@ class _Live:
         self.number = number
         self.output_tokens = max(1, min(arrival.output_tokens, cap))
         self.instance = ""
-        self.pauses = 0
 
 
 class _Engine:
@@ -238,13 +238,13 @@ class _Kernel:
         request = arrival.request
         if arrival.block_hashes and self._scheduler.wants_blocks:
             request = msgspec.structs.replace(request, blocks=arrival.block_hashes)
-        outcome = self._scheduler.submit(request, arrival.estimate(request, now_s), now_s, arrival.weight)
+        estimates = arrival.estimate(request, now_s)
+        outcome = self._scheduler.submit(request, estimates, now_s, arrival.weight)
         if isinstance(outcome, Refusal):
             self._records.append(record_of_unserved(request, outcome))
+            self._tell(ended_refused(request, estimates, outcome, self._scheduler.policy, now_s), now_s)
             return
         self._stirred = True
-        if len(arrival.tool_s) != len(arrival.pauses):
-            raise SchedulingError(f"request {request.id!r} has {len(arrival.pauses)} pauses and {len(arrival.tool_s)} durations (tool_s)")
         live = self._live[request.id] = _Live(arrival, len(self._records))
         self._records.append(None)
         if arrival.answer is not None:
@@ -317,9 +317,6 @@ class _Kernel:
         for event in stretch.first:
             if event.first:
                 scheduler.progress(event.id, 1, now_s)
-        for request_id in stretch.paused:
-            if request_id in live:
-                self._pause(live[request_id], now_s)
         for event in stretch.finished:
             if event.id in live:
                 if not event.first:
@@ -327,23 +324,14 @@ class _Kernel:
                 cached_tokens = event.cached_tokens if live[event.id].arrival.block_hashes else None
                 self._ended(scheduler.end(event.id, OutcomeKind.COMPLETED, now_s, None, cached_tokens), now_s)
 
-    def _pause(self, live: _Live, now_s: float) -> None:
-        """Pauses a request for a tool call and schedules its return."""
-        took_s = live.arrival.tool_s[live.pauses]
-        live.pauses += 1
-        engine = self._engines[live.instance]
-
-        def resume(at_s: float) -> None:
-            engine.model.sync(at_s)
-            if engine.model.resume(live.arrival.request.id):
-                self._touched[engine.name] = engine
-
-        self._push(now_s + took_s, 0, resume)
-
     def _ended(self, ended: Ended, now_s: float, reason: str = "") -> None:
         self._stirred = True
         live = self._live.pop(ended.entry.request.id)
         self._records[live.number] = record_of(ended, reason)
+        self._tell(ended, now_s)
+
+    def _tell(self, ended: Ended, now_s: float) -> None:
+        """Reports an end, and takes the requests that follow from it."""
         if self.on_end is not None:
             self.on_end(ended, now_s)
         if self.followups is not None:
@@ -384,5 +372,4 @@ def _sim_request(request: Request, live: _Live, now_s: float) -> SimRequest:
         now_s,
         arrival.block_hashes,
         arrival.hash_tokens,
-        arrival.pauses,
     )

@@ -12,6 +12,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     Attributes:
         outcome: None if the request was still live when the simulation stopped.
         slo: Its targets at its end.
+        stream: Whether it asked for a stream. `slo_met` of one that did not is by its end alone (`objectives.whole_due_ms`).
     """
 
     request_id: str
@@ -29,6 +30,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     output_tokens: int = 0
     slo: Slo | None = None
     slo_met: bool = False
+    stream: bool = True
     policy: str = ""
     reason: str = ""
 
@@ -72,6 +74,7 @@ def record_of(ended: Ended, reason: str = "") -> RequestRecord:
         output_tokens=ended.output_tokens,
         slo=ended.entry.estimates.slo,
         slo_met=ended.slo_met,
+        stream=request.stream,
         policy=ended.policy,
         reason=reason,
     )

@@ -23,7 +23,7 @@ class _Work:
     def take(self, sequence: Sequence, count: int) -> None:
         """Adds `count` tokens of a sequence to the step; if only the sequence's latest token is missing, it is a decode."""
         computed = sequence.computed
-        if sequence.tokens - computed == 1 and sequence.tokens > sequence.context_tokens:
+        if sequence.tokens - computed == 1 and sequence.tokens > sequence.prompt_tokens:
             self.decodes += 1
             self.kv_tokens += sequence.tokens
         else:
@@ -51,7 +51,6 @@ class Batch:
     __slots__ = (
         "_by_priority",
         "_pause_ms",
-        "_paused",
         "_profile",
         "_swap_ms_per_block",
         "_swaps",
@@ -86,7 +85,6 @@ class Batch:
         )
         # Time of transfers between host and GPU for which the next step has to wait.
         self._pause_ms = 0.0
-        self._paused: dict[str, Sequence] = {}
 
     @property
     def running(self) -> int:
@@ -98,7 +96,7 @@ class Batch:
         members = len(self.group.members)
         if members + (self.partial is not None) >= self.n_run or members >= self.budget or self.queue.head() is not sequence:
             return False
-        return bool(sequence.hashes) or self.pool.needed(sequence.tokens) - sequence.blocks <= self.pool.free
+        return bool(sequence.hashes) or self.pool.needed(sequence.tokens) <= self.pool.free
 
     def plan(self, now_s: float) -> Stretch:
         """Plans the next step and runs it; if the batch only decodes, plans all steps up to the next change and runs none."""
@@ -114,8 +112,6 @@ class Batch:
             if need + pool.needed(partial.computed + chunk) - partial.blocks > pool.free:
                 return self._plan_crowded(now_s)
         first = self._admit(need) if partial is None and room and members < self.n_run else None
-        if first is None and not members and partial is None:
-            first = self._admit_to_empty()
         if first is None and not chunk and not self._pause_ms:
             fixed_ms, kv_ms = self._profile.decode_line(members)
             stretch = Stretch(now_s, group.steps_within(pool.free), fixed_ms, kv_ms=kv_ms, seqs=members, kv=group.kv_tokens)
@@ -156,18 +152,9 @@ class Batch:
             self._take_out(sequence)
         elif sequence.place == "waiting":
             self.queue.forget(sequence)
-        self._paused.pop(sequence.id, None)
         sequence.place = "gone"
         self.pool.release(sequence)
         self.aside.pop(sequence.id, None)
-
-    def unpause(self, sequence: Sequence) -> None:
-        """Ends a sequence's pause after its tool has answered: adds the tool's tokens to the context; the sequence may queue again."""
-        del self._paused[sequence.id]
-        pause, sequence.pauses = sequence.pauses[0], sequence.pauses[1:]
-        sequence.context_tokens += pause.return_tokens
-        sequence.tokens += pause.return_tokens
-        sequence.stop_at = sequence.pauses[0].at_tokens if sequence.pauses else sequence.output_tokens
 
     def _admit(self, held_back: int) -> Sequence | None:
         """Admits the queue's head if its whole context fits beside `held_back` blocks; if not, no later sequence passes it."""
@@ -175,24 +162,6 @@ class Batch:
         if head is None or not self.pool.admit(head, held_back):
             return None
         return self.queue.pop()
-
-    def _admit_to_empty(self) -> Sequence | None:
-        """As `_admit`, if nothing runs: paused or waiting sequences then lose their blocks, or the engine would make no progress."""
-        while (first := self._admit(0)) is None:
-            if not self._strip(keep=self.queue.head()):
-                return None
-        return first
-
-    def _strip(self, keep: Sequence | None) -> bool:
-        """Takes the blocks of the latest paused or waiting sequence, which is computed again. Returns False if none holds blocks."""
-        holders = [s for s in (*self._paused.values(), *self.queue.waiting()) if s.blocks and s is not keep]
-        if not holders:
-            return False
-        victim = max(holders, key=lambda sequence: sequence.key)
-        self.pool.release(victim)
-        victim.computed = 0
-        self.preemptions += 1
-        return True
 
     def _compute(self, sequence: Sequence, room: int, work: "_Work") -> int:
         """Schedules a piece of a sequence's context; returns the number of its tokens."""
@@ -237,34 +206,22 @@ class Batch:
         self.aside.pop(sequence.id, None)
         sequence.tokens += 1
         self.generation_tokens += 1
-        produced = sequence.tokens - sequence.context_tokens
+        produced = sequence.tokens - sequence.prompt_tokens
         if produced == 1:
-            self.prompt_tokens += sequence.context_tokens
-        if produced >= sequence.stop_at:
+            self.prompt_tokens += sequence.prompt_tokens
+        if produced >= sequence.output_tokens:
             stretch.first.append(self._stop(sequence, stretch))
         else:
             stretch.first.append(TokenEvent(sequence.id, produced, False, produced == 1, sequence.cached_tokens))
             self.group.join(sequence)
 
     def _stop(self, sequence: Sequence, stretch: Stretch) -> TokenEvent:
-        """Finishes a sequence that has produced `stop_at` tokens, or pauses it for a tool. Returns its latest token."""
-        produced = sequence.tokens - sequence.context_tokens
-        done = produced >= sequence.output_tokens
-        event = TokenEvent(sequence.id, produced, done, produced == 1, sequence.cached_tokens)
-        if done:
-            stretch.finished.append(event)
-            sequence.place = "gone"
-            self.pool.release(sequence)
-            return event
-        stretch.paused.append(sequence.id)
-        sequence.place = "paused"
-        self._paused[sequence.id] = sequence
-        mode = sequence.pauses[0].mode
-        if mode == "swap":
-            self._swap_out(sequence)
-        elif mode == "discard":
-            self.pool.release(sequence)
-            sequence.computed = 0
+        """Finishes a sequence that has produced all its tokens. Returns its last token."""
+        produced = sequence.tokens - sequence.prompt_tokens
+        event = TokenEvent(sequence.id, produced, True, produced == 1, sequence.cached_tokens)
+        stretch.finished.append(event)
+        sequence.place = "gone"
+        self.pool.release(sequence)
         return event
 
     def _swap_out(self, sequence: Sequence) -> None:
@@ -290,7 +247,7 @@ class Batch:
             room, victims = self._share_out(running)
             preempted += victims
             while not victims and room and len(running) < self.n_run:
-                first = self._admit(0) if running else self._admit_to_empty()
+                first = self._admit(0)
                 if first is None:
                     break
                 first.scheduled = min(first.tokens - first.computed, room)
@@ -311,8 +268,6 @@ class Batch:
             sequence = running[index]
             count = min(sequence.tokens - sequence.computed, room)
             while not self.pool.reserve(sequence, sequence.computed + count):
-                if self._strip(keep=None):
-                    continue
                 at = max(range(len(running)), key=lambda i: running[i].key) if self._by_priority else len(running) - 1
                 victim = running.pop(at)
                 if at < index:
@@ -330,7 +285,7 @@ class Batch:
     def _preempt(self, sequence: Sequence) -> None:
         sequence.scheduled = 0
         self.preemptions += 1
-        if sequence.tokens > sequence.context_tokens:
+        if sequence.tokens > sequence.prompt_tokens:
             self.aside[sequence.id] = sequence
         if self._swaps:
             self._swap_out(sequence)
@@ -357,7 +312,7 @@ class Batch:
         for sequence in running:
             if sequence.id in computed:
                 self._place_one(sequence, stretch)
-            elif sequence.tokens - sequence.computed == 1 and sequence.tokens > sequence.context_tokens:
+            elif sequence.tokens - sequence.computed == 1 and sequence.tokens > sequence.prompt_tokens:
                 self.group.join(sequence)
             else:
                 self.partial = sequence

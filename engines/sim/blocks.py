@@ -87,7 +87,7 @@ class BlockPool:
         """
         units = self._found(sequence) if sequence.hashes and not sequence.computed else 0
         if not units:
-            return self.needed(sequence.tokens) - sequence.blocks + held_back <= self.free
+            return self.needed(sequence.tokens) + held_back <= self.free
         per_unit = sequence.hash_tokens // self.size
         names = sequence.hashes[:units]
         idle = sum(not self._units[name].holders for name in names)
@@ -105,7 +105,7 @@ class BlockPool:
         sequence.units_seen = units
         sequence.blocks = units * per_unit
         sequence.computed = units * sequence.hash_tokens
-        if sequence.tokens == sequence.context_tokens:
+        if sequence.tokens == sequence.prompt_tokens:
             # A sequence that is computed again after a preemption finds what it has computed itself.
             sequence.cached_tokens = sequence.computed
         return True

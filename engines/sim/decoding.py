@@ -11,8 +11,8 @@ class DecodeGroup:
     """All sequences that take exactly one token per step, in the order in which they joined the batch.
 
     Each step gives each sequence one token, so the state of the group follows from the number of steps. The cached tokens that a step reads
-    grow by the number of sequences, a sequence needs a new KV block when its length passes a multiple of the block size, and each stops
-    (finishes or pauses) at a step that is known when it joins. So a run of many steps costs as much to compute as one step.
+    grow by the number of sequences, a sequence needs a new KV block when its length passes a multiple of the block size, and each finishes
+    at a step that is known when it joins. So a run of many steps costs as much to compute as one step.
 
     Attributes:
         members: Sequences by id, in the order of the batch.
@@ -48,7 +48,7 @@ class DecodeGroup:
         self.members[sequence.id] = sequence
         self._kv_base += base
         self._by_residue[(1 - base) % self._size] += 1
-        heapq.heappush(self._stops, (sequence.stop_at + sequence.context_tokens - base, self.joined, sequence))
+        heapq.heappush(self._stops, (sequence.output_tokens + sequence.prompt_tokens - base, self.joined, sequence))
 
     def leave(self, sequence: Sequence) -> None:
         """Removes a sequence and updates its own counts."""
@@ -121,7 +121,7 @@ class DecodeGroup:
     def tokens(self, behind: int) -> list[tuple[str, int]]:
         """Returns id and output tokens of each member as of `behind` steps ago."""
         steps = self.steps - behind
-        return [(name, sequence.base + steps - sequence.context_tokens) for name, sequence in self.members.items()]
+        return [(name, sequence.base + steps - sequence.prompt_tokens) for name, sequence in self.members.items()]
 
     def _next_stop(self) -> int:
         stops = self._stops
@@ -141,8 +141,8 @@ class Stretch:
         steps: Number of steps; fewer after a cut. `begun`: steps that count as begun, up to the latest time that was queried.
         decode_seqs, prefill_tokens: The work of each step. `tokens_per_step`: the output tokens that result from it.
         first: Tokens that came out of prefills: first tokens, and tokens of sequences that were computed again.
-        stopped: Last tokens of decoding sequences that finish or pause with the last step, each with its place in the batch.
-        finished, paused: Sequences that finish, or wait for a tool, with the last step. `preempted`: sequences preempted in it.
+        stopped: Last tokens of decoding sequences that finish with the last step, each with its place in the batch.
+        finished: Last tokens of all sequences that finish with the last step. `preempted`: sequences preempted in it.
         produced: Every token of a stretch of one step if tokens had to be counted one by one; else None.
         joined: The group's counter at the beginning: a sequence that joined later did not decode.
     """
@@ -156,7 +156,6 @@ class Stretch:
         "finished",
         "first",
         "joined",
-        "paused",
         "preempted",
         "prefill_tokens",
         "produced",
@@ -178,7 +177,6 @@ class Stretch:
         self.first: list[TokenEvent] = []
         self.stopped: list[tuple[int, TokenEvent]] = []
         self.finished: list[TokenEvent] = []
-        self.paused: list[str] = []
         self.preempted: list[str] = []
         self.produced: list[TokenEvent] | None = None
 

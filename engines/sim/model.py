@@ -21,10 +21,10 @@ from hmas.engines.errors import EngineError
 from hmas.engines.sim.batch import Batch
 from hmas.engines.sim.decoding import Stretch
 from hmas.engines.sim.profile import Profile
-from hmas.engines.sim.request import Pause, PauseMode, SimRequest, StepResult, TokenEvent
+from hmas.engines.sim.request import SimRequest, StepResult, TokenEvent
 from hmas.engines.sim.sequence import Sequence
 
-__all__ = ["EngineModel", "Pause", "PauseMode", "Preemption", "QueueOrder", "SimRequest", "StepResult", "TokenEvent"]
+__all__ = ["EngineModel", "Preemption", "QueueOrder", "SimRequest", "StepResult", "TokenEvent"]
 
 QueueOrder = Literal["fcfs", "priority"]
 Preemption = Literal["recompute", "swap"]
@@ -85,7 +85,7 @@ class EngineModel:
 
     @property
     def idle(self) -> bool:
-        """Whether the engine has nothing to compute: it has no sequences except those that wait for a tool."""
+        """Whether the engine has nothing to compute: it has no sequences."""
         return not self.batch.running and not self.batch.queue.live
 
     @property
@@ -97,17 +97,13 @@ class EngineModel:
         """Queues a request.
 
         Raises:
-            EngineError: The id is in the engine already, a length is below 1, prompt and output do not fit, or hashes or pauses are
-                invalid.
+            EngineError: The id is in the engine already, a length is below 1, prompt and output do not fit, or `hash_tokens` is invalid.
         """
         if request.id in self._live:
             raise EngineError(f"request id {request.id!r} is already in the engine")
         _at_least_one("prompt_tokens", request.prompt_tokens)
         _at_least_one("output_tokens", request.output_tokens)
         total = request.prompt_tokens + request.output_tokens
-        if request.pauses:
-            total += sum(pause.return_tokens for pause in request.pauses)
-            _check_pauses(request, self.profile)
         profile = self.profile
         if total > profile.max_model_len or total > profile.kv_blocks * profile.block_size:
             allowed = min(profile.max_model_len, profile.kv_capacity_tokens)
@@ -120,25 +116,18 @@ class EngineModel:
         # Under fcfs a preempted sequence goes to the front, because all waiting sequences arrived after it.
         rank = (request.priority, request.arrival_s) if self.order == "priority" else (0, 0.0)
         sequence = self._live[request.id] = Sequence(request, (*rank, self._added))
-        self._enqueue(sequence)
-
-    def resume(self, request_id: str) -> bool:
-        """Resumes a paused request with the tokens that its tool returned; returns False if it is not paused here."""
-        sequence = self._live.get(request_id)
-        if sequence is None or sequence.place != "paused":
-            return False
-        self.batch.unpause(sequence)
-        self._enqueue(sequence)
-        return True
+        self.batch.queue.push(sequence)
+        if self._stretch is not None and self.batch.may_admit(sequence):
+            self._cut()
 
     def abort(self, request_id: str) -> bool:
-        """Drops a running, waiting or paused request at once; returns False if the engine does not have it (any more)."""
+        """Drops a running or waiting request at once; returns False if the engine does not have it (any more)."""
         self._forgo(request_id)
         sequence = self._live.pop(request_id, None)
         if sequence is None:
             return False
-        # Waiting sequences may be admitted now, if this one ran, held blocks, or was first in the queue and did not fit.
-        if sequence.place == "running" or sequence.blocks or self.batch.queue.head() is sequence:
+        # Waiting sequences may be admitted now, if this one ran, or was first in the queue and did not fit.
+        if sequence.place == "running" or self.batch.queue.head() is sequence:
             self._cut()
         self.batch.drop(sequence)
         return True
@@ -164,14 +153,13 @@ class EngineModel:
             preempted=stretch.preempted,
             prefill_tokens=stretch.prefill_tokens,
             decode_seqs=stretch.decode_seqs,
-            paused=stretch.paused if last else [],
         )
 
     def begin(self, now_s: float) -> float | None:
         """Begins the next stretch at `now_s` and returns when it ends, None if there is nothing to do.
 
-        The previous stretch must have ended. An `add`, `resume`, `abort` or `apply_knobs` that affects the running batch cuts the stretch
-        short to the end of the current step: read `due_s` again after such a call.
+        The previous stretch must have ended. An `add`, `abort` or `apply_knobs` that affects the running batch cuts the stretch short to
+        the end of the current step: read `due_s` again after such a call.
         """
         stretch = self._plan(now_s)
         return None if stretch is None else stretch.end_s
@@ -198,12 +186,11 @@ class EngineModel:
         """Returns id and output tokens of each sequence that has its first token, as of the steps that have ended by `now_s`."""
         self.sync(now_s)
         stretch, batch = self._stretch, self.batch
-        told = [(name, sequence.tokens - sequence.context_tokens) for name, sequence in batch.aside.items()]
+        told = [(name, sequence.tokens - sequence.prompt_tokens) for name, sequence in batch.aside.items()]
         if stretch is None or stretch.end_of(stretch.begun) <= now_s:
             return told + batch.group.tokens(0)
         # A sequence whose last token comes with the current step has left the group already.
         told += [(event.id, event.tokens_so_far - 1) for event in stretch.finished]
-        told += [(event.id, event.tokens_so_far - 1) for _, event in stretch.stopped if not event.finished]
         if stretch.produced is None:
             return told + batch.group.tokens(1)
         got = {event.id for event in stretch.produced}
@@ -278,18 +265,13 @@ class EngineModel:
             return stretch.produced
         group = self.batch.group
         decoded = [
-            (sequence.joined, TokenEvent(name, sequence.base + group.steps - sequence.context_tokens, False, False))
+            (sequence.joined, TokenEvent(name, sequence.base + group.steps - sequence.prompt_tokens, False, False))
             for name, sequence in group.members.items()
             if sequence.joined <= stretch.joined
         ]
         if last and stretch.stopped:
             decoded = sorted([*decoded, *stretch.stopped], key=itemgetter(0))
         return [event for _, event in decoded] + stretch.first
-
-    def _enqueue(self, sequence: Sequence) -> None:
-        self.batch.queue.push(sequence)
-        if self._stretch is not None and self.batch.may_admit(sequence):
-            self._cut()
 
     def _forgo(self, request_id: str) -> None:
         """Corrects the counts for an aborted request: the token that the current step computes for it is not delivered."""
@@ -330,19 +312,6 @@ class EngineModel:
         """Removes the sequences that finish with the stretch's last step."""
         for event in stretch.finished:
             del self._live[event.id]
-
-
-def _check_pauses(request: SimRequest, profile: Profile) -> None:
-    before = 0
-    for number, pause in enumerate(request.pauses):
-        if not before < pause.at_tokens < request.output_tokens:
-            allowed = f"{before + 1} to {request.output_tokens - 1}, rising from pause to pause"
-            raise EngineError(f"pauses[{number}].at_tokens {pause.at_tokens}: allowed {allowed}")
-        if pause.return_tokens < 0:
-            raise EngineError(f"pauses[{number}].return_tokens {pause.return_tokens}: allowed 0 or more")
-        if pause.mode == "swap" and not profile.swap_gb_per_s:
-            raise EngineError(f"pauses[{number}].mode 'swap' needs swap_gb_per_s, which profile {profile.name!r} does not have")
-        before = pause.at_tokens
 
 
 def _at_least_one(name: str, value: int) -> int:

@@ -1,25 +1,6 @@
 """Inputs and outputs of an engine model: requests and tokens."""
 
-from typing import Literal
-
 import msgspec
-
-PauseMode = Literal["preserve", "discard", "swap"]
-
-
-class Pause(msgspec.Struct, frozen=True):
-    """A tool call in the middle of an answer, with InferCept's three ways to handle its KV, which AugServe also uses.
-
-    Attributes:
-        at_tokens: Output tokens after which the request waits for its tool, 1 or more, rising from pause to pause.
-        return_tokens: Tokens that the tool's answer adds to the context, 0 or more.
-        mode: How its KV is handled meanwhile: `preserve` keeps it on the GPU, `discard` drops it and computes it again, `swap` moves it
-            to the host and back, at the profile's `swap_gb_per_s`.
-    """
-
-    at_tokens: int
-    return_tokens: int = 0
-    mode: PauseMode = "preserve"
 
 
 class SimRequest(msgspec.Struct, frozen=True):
@@ -33,7 +14,6 @@ class SimRequest(msgspec.Struct, frozen=True):
         arrival_s: When it reached the engine; orders equal priorities.
         block_hashes: One hash per `hash_tokens` tokens of its prompt, from the start; equal leading hashes are a shared prefix.
         hash_tokens: Prompt tokens per hash: a multiple of the profile's block size.
-        pauses: Tool calls, in order.
     """
 
     id: str
@@ -43,7 +23,6 @@ class SimRequest(msgspec.Struct, frozen=True):
     arrival_s: float = 0.0
     block_hashes: tuple[int, ...] = ()
     hash_tokens: int = 512
-    pauses: tuple[Pause, ...] = ()
 
 
 class TokenEvent(msgspec.Struct, frozen=True, gc=False):
@@ -71,7 +50,6 @@ class StepResult(msgspec.Struct, frozen=True):
         preempted: Ids of sequences that were preempted in this step.
         prefill_tokens: Prompt tokens computed, including recomputed ones.
         decode_seqs: Sequences that decoded one token.
-        paused: Ids of sequences that wait for a tool from this step's end on; `EngineModel.resume` resumes them.
     """
 
     end_s: float
@@ -79,4 +57,3 @@ class StepResult(msgspec.Struct, frozen=True):
     preempted: list[str]
     prefill_tokens: int
     decode_seqs: int
-    paused: list[str] = []

@@ -1,10 +1,9 @@
 """A request inside an engine model, and the model's own queue of waiting requests."""
 
 import heapq
-from collections.abc import Iterator
 from typing import Literal
 
-from hmas.engines.sim.request import Pause, SimRequest
+from hmas.engines.sim.request import SimRequest
 
 
 class Sequence:
@@ -12,14 +11,13 @@ class Sequence:
 
     Attributes:
         key: Sort key in the engine's queue.
-        context_tokens: Input tokens: the prompt and the answers of tools.
+        prompt_tokens, output_tokens: Its input, and the output at which it finishes.
         tokens: Input and output tokens so far. While the sequence decodes, this is stale; the value is `base` plus the group's steps.
         computed: Tokens whose KV is in the cache; also stale while it decodes.
         blocks: KV blocks it occupies, including shared ones; also stale while it decodes.
         cached_tokens: Prompt tokens that it found cached.
         refs: Cached prefix units to which it holds a reference. `units_seen`: units of its prompt that were looked up or registered.
         scheduled: Tokens it computes in the step that is being planned.
-        stop_at: Output tokens at which it finishes or pauses next.
         place: Its state.
         swapped: Whether its KV is on the host.
     """
@@ -29,18 +27,16 @@ class Sequence:
         "blocks",
         "cached_tokens",
         "computed",
-        "context_tokens",
         "hash_tokens",
         "hashes",
         "id",
         "joined",
         "key",
         "output_tokens",
-        "pauses",
         "place",
+        "prompt_tokens",
         "refs",
         "scheduled",
-        "stop_at",
         "swapped",
         "tokens",
         "units_seen",
@@ -49,7 +45,7 @@ class Sequence:
     def __init__(self, request: SimRequest, key: tuple[int, float, int]) -> None:
         self.id = request.id
         self.key = key
-        self.context_tokens = request.prompt_tokens
+        self.prompt_tokens = request.prompt_tokens
         self.output_tokens = request.output_tokens
         self.tokens = request.prompt_tokens
         self.computed = 0
@@ -62,10 +58,8 @@ class Sequence:
         self.hash_tokens = request.hash_tokens
         self.units_seen = 0
         self.refs: list[int] | None = None
-        self.pauses: tuple[Pause, ...] = request.pauses
-        self.stop_at = request.pauses[0].at_tokens if request.pauses else request.output_tokens
         self.swapped = False
-        self.place: Literal["waiting", "running", "paused", "gone"] = "waiting"
+        self.place: Literal["waiting", "running", "gone"] = "waiting"
 
 
 class EngineQueue:
@@ -104,10 +98,6 @@ class EngineQueue:
         if len(self._heap) > 2 * self.live + 16:
             self._heap = [entry for entry in self._heap if entry[1].place == "waiting"]
             heapq.heapify(self._heap)
-
-    def waiting(self) -> Iterator[Sequence]:
-        """All waiting sequences, in no particular order."""
-        return (sequence for _, sequence in self._heap if sequence.place == "waiting")
 
     def __len__(self) -> int:
         return len(self._heap)

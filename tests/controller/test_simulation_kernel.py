@@ -16,7 +16,7 @@ from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.controller.simulation import Arrival, Periodic, SimulationResult
 from hmas.controller.simulation.check import check
-from hmas.engines.sim.model import EngineModel, Pause
+from hmas.engines.sim.model import EngineModel
 from hmas.engines.sim.profile import load_profile
 
 PROFILE = load_profile("demo-small")
@@ -43,10 +43,17 @@ def build(names=("a",), *, n_run=8, policy="fcfs", **more):
     return scheduler, {name: EngineModel(PROFILE) for name in names}
 
 
-def simulate(arrivals, engines, scheduler, **more) -> SimulationResult:
+def simulate(arrivals, engines, scheduler, *, followups=None, **more) -> SimulationResult:
     """Every run is judged by the independent checker."""
-    result = simulation.simulate(arrivals, engines, scheduler, **more)
-    assert check(arrivals, result, profiles=dict.fromkeys(engines, PROFILE), followed="followups" in more) == []
+    followed = []
+
+    def follow(ended, now_s):
+        made = followups(ended, now_s)
+        followed.extend(made)
+        return made
+
+    result = simulation.simulate(arrivals, engines, scheduler, followups=None if followups is None else follow, **more)
+    assert check([*arrivals, *followed], result, profiles=dict.fromkeys(engines, PROFILE)) == []
     return result
 
 
@@ -119,6 +126,22 @@ def test_what_the_engine_or_the_queue_refuses_has_an_outcome_and_a_reason():
     assert "output_tokens" in records[0].reason
     assert [record.outcome for record in records[1:]].count(OutcomeKind.REJECTED) == 3
     assert all("limit is 2" in record.reason for record in records[1:] if record.outcome is OutcomeKind.REJECTED)
+
+
+def test_a_refused_request_ends_like_any_other():
+    scheduler, engines = build(queue_limit=1, n_run=1)
+    ended = []
+
+    def again(one, now_s):
+        late = now_s + 60.0
+        return [arrival(9, at_s=late)] if one.kind is OutcomeKind.REJECTED else []
+
+    rows = [arrival(0, output=200), arrival(1, at_s=0.1), arrival(2, at_s=0.2)]
+    result = simulate(rows, engines, scheduler, on_end=lambda one, now_s: ended.append((one.entry.request.id, now_s)), followups=again)
+    refused = [record for record in result.records if record.outcome is OutcomeKind.REJECTED]
+    assert [record.request_id for record in refused] == ["0002"]
+    assert ended[0] == ("0002", 0.2)
+    assert [name for name, _ in ended] == ["0002", "0000", "0001", "0009"], "and the follow-up was served"
 
 
 def test_the_clients_cap_ends_an_answer():
@@ -211,26 +234,6 @@ def test_closed_loop_users_ask_again_when_they_are_answered():
     assert sorted(record.arrival_s for record in result.records)[3:] == pytest.approx([end_s + 0.25 for end_s in ends[:36]])
     with pytest.raises(SchedulingError, match="before now"):
         simulation.simulate([arrival(0)], build()[1], build()[0], followups=lambda _ended, now_s: [arrival(1, at_s=now_s - 1)])
-
-
-def test_tools_pause_a_request_for_as_long_as_they_take():
-    def run(tool_s):
-        scheduler, engines = build()
-        return simulate([arrival(0, prompt=100, output=10), paused(1, tool_s)], engines, scheduler).records[1]
-
-    def paused(number, tool_s):
-        plain = arrival(number, prompt=100, output=10)
-        return Arrival(plain.request, plain.estimate, 10, pauses=(Pause(4, 50), Pause(8)), tool_s=(tool_s, 0.5))
-
-    short, long = run(1.0), run(3.0)
-    assert (short.output_tokens, long.output_tokens) == (10, 10)
-    assert long.total_ms - short.total_ms == pytest.approx(2000.0)
-    assert short.total_ms > 1500.0
-    plain = arrival(0)
-    broken = Arrival(plain.request, plain.estimate, 10, pauses=(Pause(4), Pause(8)), tool_s=(1.0,))
-    scheduler, engines = build()
-    with pytest.raises(SchedulingError, match="2 pauses and 1 durations"):
-        simulation.simulate([broken], engines, scheduler)
 
 
 def test_a_shared_prefix_brings_the_first_token_sooner():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from reference_engine import ReferenceEngine
 
 from hmas.engines.base import Knobs
-from hmas.engines.sim.model import EngineModel, Pause, SimRequest
+from hmas.engines.sim.model import EngineModel, SimRequest
 from hmas.engines.sim.profile import Profile
 
 SMALL = Profile(
@@ -262,56 +262,6 @@ def test_a_prompt_that_is_all_cached_still_computes_its_end():
         result = engine.step(0.0)
         assert result is not None
         assert result.prefill_tokens == (16 if name == "a" else 8)
-
-
-def paused_run(mode: Literal["preserve", "discard", "swap"]) -> tuple[float, float, int]:
-    """Free blocks' share while paused, when it is done, and tokens computed again."""
-    engine = EngineModel(SMALL)
-    engine.add(SimRequest("a", 16, 10, pauses=(Pause(4, 8, mode),)))
-    now_s, prefill = 0.0, 0
-    while (result := engine.step(now_s)) is not None:
-        now_s = result.end_s
-        prefill += result.prefill_tokens
-        if result.paused:
-            assert (engine.running, engine.waiting, engine.idle) == (0, 0, True)
-            free = engine.batch.pool.free / SMALL.kv_blocks
-            assert not engine.resume("nobody")
-            assert engine.resume("a")
-            now_s += 1.0
-    assert engine.snapshot("e", now_s).generation_tokens_total == 10
-    assert engine.batch.pool.free == SMALL.kv_blocks
-    return free, now_s, prefill
-
-
-def test_a_pause_keeps_discards_or_swaps_the_cache():
-    kept, discarded, swapped = (paused_run(mode) for mode in ("preserve", "discard", "swap"))
-    assert kept[0] < 1.0
-    assert discarded[0] == swapped[0] == 1.0
-    assert kept[2] == swapped[2] == 16 + 8 + 1
-    assert discarded[2] == 16 + 16 + 4 + 8
-    assert kept[1] < swapped[1], "the transfer there and back takes time"
-
-
-def test_paused_sequences_yield_when_nothing_else_can_run():
-    engine = EngineModel(SMALL)
-    for i in range(3):
-        engine.add(SimRequest(f"p{i}", 24, 20, pauses=(Pause(2),)))
-    now_s, paused = 0.0, 0
-    while (result := engine.step(now_s)) is not None and paused < 3:
-        now_s = result.end_s
-        paused += len(result.paused)
-    engine.add(SimRequest("big", 80, 10))
-    done: set[str] = set()
-    while (result := engine.step(now_s)) is not None:
-        now_s = result.end_s
-        done |= {event.id for event in result.produced if event.finished}
-    assert done == {"big"}
-    assert all(engine.resume(f"p{i}") for i in range(3))
-    while (result := engine.step(now_s)) is not None:
-        now_s = result.end_s
-        done |= {event.id for event in result.produced if event.finished}
-    assert len(done) == 4
-    assert engine.batch.pool.free == SMALL.kv_blocks
 
 
 def test_swapping_preempts_without_computing_again():
