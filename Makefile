@@ -37,7 +37,7 @@ setup: $(VENV)/.core  ## install H-MAS into .venv
 # The same sources, compiled: for long simulations and for a gateway with much traffic. It lies apart from the tree, so that an edited file
 # never runs in an older compiled form.
 $(COMPILED)/.ready: $(VENV)/.dev setup.py pyproject.toml $(shell find engines controller agents hmas -name '*.py')
-	@echo "compiling scheduler, gateway, engine model and simulation into $(COMPILED) (two to three minutes)"
+	@echo "compiling scheduler, gateway, engine model and simulation into $(COMPILED) (seven minutes on two cores)"
 	@rm -rf $(COMPILED)
 	@HMAS_COMPILE=1 $(PIP) install -q --no-deps --no-build-isolation --no-index --target $(COMPILED) .
 	@rm -rf build/lib* build/bdist* build/temp* build/hmas build/__native* build/ops.txt

@@ -66,7 +66,7 @@ def check_python() -> Iterator[Check]:
     """The Python interpreter and the operating system."""
     words = f"Python {platform.python_version()} on {platform.system()} {platform.release()}, {os.cpu_count()} processors"
     if not hasattr(os, "pidfd_open"):
-        yield Check("python", "FAIL", words, "`hmas up` needs Linux 5.3 or newer")
+        yield Check("python", "FAIL", words, "`hmas up` needs Linux 5.4 or newer")
     else:
         yield Check("python", "OK", words)
 

@@ -14,7 +14,10 @@ STARTS = {
         "VLLM_PLUGINS=hmas_control HMAS_CONTROL_TOKEN=... vllm serve MODEL \\\n"
         "    --scheduling-policy priority --scheduler-cls hmas_engine_plugin.vllm.scheduler.HmasScheduler"
     ),
-    "sglang": "HMAS_CONTROL_TOKEN=... python -m sglang.launch_server --model-path MODEL --enable-priority-scheduling",
+    "sglang": (
+        "HMAS_CONTROL_TOKEN=... python -m sglang.launch_server --model-path MODEL --enable-priority-scheduling \\\n"
+        "    --default-priority-value 0 --enable-metrics --load-snapshot-publish-interval 1"
+    ),
 }
 """The commands that start an engine with its plugin."""
 

@@ -24,7 +24,7 @@ _TRACES = {".csv": "azure", ".jsonl": "mooncake"}
 @click.command(
     epilog=example(
         "hmas plan --trace AzureLLMInferenceTrace_conv.csv --slo ttft=2000,tpot=60 --fleet 4xa100-qwen3-8b",
-        "hmas plan --trace conv.csv.gz --limit 5000 --slo ttft=2000,tpot=60,share=0.99 --rate 40 \\\\",
+        "hmas plan --trace conv.csv.gz --limit 5000 --slo ttft=2000,tpot=60,share=0.99 --rate 40 \\",
         "          --fleet 4xa100-qwen3-8b:price=1.9 --kinds a100-qwen3-8b:price=1.9,h100-qwen3-8b:price=3.2",
     )
 )

@@ -238,7 +238,7 @@ FIGURES: Sequence[tuple[str, Callable[[LiveRun], float], bool, str]] = (
     ("TPOT p95", lambda run: run.score.tpot_ms.p95, False, "{:.1f} ms"),
     ("TPOT p99", lambda run: run.score.tpot_ms.p99, False, "{:.1f} ms"),
     ("requests within their TPOT target", lambda run: run.score.tpot_compliance, True, "{:.0%}"),
-    ("served requests per second", lambda run: run.score.throughput_rps, True, "{:.2f}"),
+    ("answers that ended while requests still arrived, per second", lambda run: run.score.throughput_rps, True, "{:.2f}"),
     ("refused requests", lambda run: float(run.score.rejected), False, "{:.0f}"),
     ("Jain's index over the tenants", lambda run: run.score.jain_tenants, True, "{:.3f}"),
 )

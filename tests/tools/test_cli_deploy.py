@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import click
@@ -13,11 +14,19 @@ from typing_kit import known
 from hmas.cli.main import cli
 from hmas.controller.config.derived import AGENT_NAMES
 from hmas.controller.config.environment import OTHER_NAMES, names
+from hmas.controller.config.reload import LIVE
 from hmas.controller.config.schema import Config
 
 ROOT = Path(__file__).parents[2]
 UNITS = sorted((ROOT / "systemd").glob("*.service"))
 COMPOSE = yaml.safe_load((ROOT / "deploy" / "docker" / "compose.yaml").read_text())
+PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+
+
+def block_of(begins):
+    """The block of code in docs/operations.md that begins so."""
+    (found,) = [block for block in re.findall(r"^```\w*\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE) if block.startswith(begins)]
+    return found
 
 
 def assert_parses(arguments):
@@ -44,6 +53,37 @@ def test_what_a_unit_starts_and_sets_exists(unit):
     assert set(settings_of(unit)) <= set(names()) | OTHER_NAMES
     assert "Type=notify" in text
     assert "RestartPreventExitStatus=2" in text
+
+
+def test_the_page_makes_a_unit_of_a_second_perception(tmp_path):
+    made = tmp_path / "hmas-perception@.service"
+    command = block_of("sed ").partition("\nsystemctl")[0].replace(f"/etc/systemd/system/{made.name}", str(made))
+    subprocess.run(command, shell=True, check=True, cwd=ROOT)
+    text, template = made.read_text(), (ROOT / "systemd" / "hmas-agent@.service").read_text()
+    wanted = {"Description=H-MAS perception %i", "ExecStart=/opt/hmas/bin/hmas run agent perception", "Environment=HMAS_INSTANCE=%i"}
+    assert set(text.splitlines()) - set(template.splitlines()) == wanted
+    assert settings_of(made).index("HMAS_INSTANCE") == 2
+
+
+def test_the_page_has_the_units_limits():
+    agent, bus, gateway = (dict(re.findall(r"^(\w+Max)=(\d+)", unit.read_text(), re.MULTILINE)) for unit in UNITS)
+    memory = [f"{unit['MemoryMax']} GB" for unit in (gateway, agent, bus)]
+    assert "`MemoryMax`: {} for the gateway, {} for an agent, {} for the bus.".format(*memory) in PAGE
+    assert f"`TasksMax`: {gateway['TasksMax']} and {agent['TasksMax']}." in PAGE
+
+
+def test_the_proxies_of_the_page_let_pass_what_the_gateway_takes():
+    gateway = Config().gateway
+    nginx, caddy = block_of("server {"), block_of("llm.example.com {")
+    assert int(known(re.search(r"client_max_body_size (\d+)m;", nginx))[1]) << 20 == gateway.max_body_bytes
+    assert int(known(re.search(r"max_size (\d+)MiB", caddy))[1]) << 20 == gateway.max_body_bytes
+    assert int(known(re.search(r"proxy_read_timeout (\d+)s;", nginx))[1]) > gateway.request_timeout_s
+    assert all(f"127.0.0.1:{gateway.port}" in proxy for proxy in (nginx, caddy))
+
+
+def test_the_page_names_what_a_reload_applies():
+    text = known(re.search(r"Without a restart it applies: (.*?) An event", PAGE, re.DOTALL))[1]
+    assert set(LIVE) | {"scheduler.routing_weights"} == set(re.findall(r"`([a-z_.]+)`", text))
 
 
 def test_the_socket_unit_has_the_ports_of_the_configuration():
@@ -106,6 +146,32 @@ def test_what_the_containers_start_and_set_exists():
     assert all(state in service.get("volumes", []) for service in agents), "agents load the models that `hmas models use` has chosen there"
     grace_s = int(own["gateway"]["stop_grace_period"].removesuffix("s"))
     assert grace_s > Config().gateway.drain_s + 5
+
+
+def test_the_compose_file_of_the_page_fits():
+    own = yaml.safe_load(block_of("x-own"))["services"]
+    assert set(own) == {name for name, service in COMPOSE["services"].items() if service.get("image") == "h-mas"} - {"sim"}
+    for service in own.values():
+        assert set(service["environment"]) <= OTHER_NAMES | {"GPU1_KEY"}
+        assert service["volumes"] == [f"{service['environment']['HMAS_CONFIG']}:{service['environment']['HMAS_CONFIG']}:ro"]
+
+
+def test_the_image_has_the_extras_that_are_named():
+    text = (ROOT / "deploy" / "docker" / "Dockerfile").read_text()
+    assert re.findall(r"^ARG (\w+)=", text, re.MULTILINE) == COMPOSE["services"]["gateway"]["build"]["args"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = known(re.search(r"HMAS_EXTRAS=(\S+) docker compose", PAGE))[1].split(",")
+    pinned = subprocess.run(
+        known(re.search(r"^ *(sed -n .*) > /constraints", text, re.MULTILINE))[1],
+        shell=True,
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    ).stdout.splitlines()
+    for extra in named:
+        for package in extras[extra]:
+            assert any(line.startswith(re.split("[<>=]", package)[0] + "==") for line in pinned), package
 
 
 def test_the_image_copies_what_is_there():

@@ -51,6 +51,11 @@ def test_eval_lengths_says_what_is_missing(capsys, tmp_path):
     assert main(["eval", "lengths"]) == 2
 
 
+def test_train_lengths_says_what_a_widening_of_0_does(capsys):
+    assert main(["train", "lengths", "--help"]) == 0
+    assert "0, the default, measures it" in " ".join(capsys.readouterr().out.split())
+
+
 def test_train_lengths_writes_a_model_with_its_card_and_the_ranges_of_its_inputs(capsys, answers, tmp_path):
     code = main(["train", "lengths", "--data", answers, "--trees", "5", "--out", str(tmp_path / "net")])
     out, err = capsys.readouterr()

@@ -72,6 +72,11 @@ def test_every_command_has_help_with_an_example(capsys, command):
     assert f"hmas {' '.join(command)}" in out
 
 
+def test_an_example_of_two_lines_can_be_pasted(capsys):
+    _, out, _ = hmas(capsys, "plan", "--help")
+    assert "--rate 40 \\\n" in out
+
+
 def test_status_commands_import_nothing_heavy():
     code = (
         "import sys; from hmas.cli.main import main\n"
