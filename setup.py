@@ -43,7 +43,6 @@ SIMULATION = (
     "hmas/controller/scheduling/policy_base/heap.py",
     "hmas/controller/scheduling/instances/overcommit.py",
     "hmas/controller/scheduling/instances/speed.py",
-    "hmas/controller/scheduling/instances/prefix_credit.py",
     "hmas/controller/scheduling/policy_base/queue_entry.py",
     "hmas/controller/scheduling/queue/model_queues.py",
     "hmas/controller/scheduling/instances/running.py",

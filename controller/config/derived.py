@@ -98,7 +98,6 @@ def scheduler_settings(config: Config) -> SchedulerSettings:
         fence=section.fence,
         fence_margin=section.fence_margin,
         fence_overcommit=section.fence_overcommit,
-        fence_prefix_credit=section.fence_prefix_credit,
         fence_in_bypass=section.fence_in_bypass,
         idle_relief=section.idle_relief,
         late_service_share=section.late_service_share,

@@ -83,7 +83,7 @@ class EngineConfig(Section, frozen=True):
 
 
 class EnginesDnsConfig(EngineConfig, frozen=True):
-    """Engines that are found by a name in DNS; all have these settings. The host in `url` is that name."""
+    """Engines found by a name in DNS, the host in `url`. `name` has 16 characters at most; https only with record SRV; no kv_events."""
 
     record: Annotated[
         Literal["A", "SRV"], doc("A: each address of the host (A and AAAA); SRV: each target, with its port (needs the extra `dns`)")
@@ -149,13 +149,6 @@ class SchedulerConfig(Section, frozen=True):
             "its pace suits the TPOT targets of all in flight; off: Eq. 2 holds for all"
         ),
     ] = SHIPPED.fence_overcommit
-    fence_prefix_credit: Annotated[
-        bool,
-        doc(
-            "book tokens that requests in flight share (same session or prompt_cache_key, as engines report them cached) once; "
-            "off: each in full, which never passes the cache"
-        ),
-    ] = SHIPPED.fence_prefix_credit
     fence_in_bypass: Annotated[bool, doc("Eq. 2 holds in the emergency bypass, too")] = SHIPPED.fence_in_bypass
     idle_relief: Annotated[bool, doc("dispatch what has waited a second beside a half-empty instance")] = SHIPPED.idle_relief
     binding: Annotated[

@@ -139,9 +139,13 @@ class GatewayConfig(Section, frozen=True):
     max_connections: Annotated[int, doc("open client connections beyond which new ones get 503 and are closed", ge=1, le=1_000_000)] = 8192
     request_timeout_s: Annotated[Seconds, doc("deadline of a request from its arrival; 504 after it")] = 600.0
     engine_connect_timeout_s: Annotated[Seconds, doc("how long to wait for an engine to accept a connection")] = 5.0
-    engine_idle_timeout_s: Annotated[Seconds, doc("silence of an engine in the middle of an answer after which it counts as broken")] = (
-        120.0
-    )
+    engine_idle_timeout_s: Annotated[
+        Seconds,
+        doc(
+            "silence of an engine in the middle of an answer after which the answer has failed; while the engine's token counters move, no "
+            "silence counts"
+        ),
+    ] = 120.0
     engine_head_timeout_s: Annotated[
         Seconds,
         doc(

@@ -214,7 +214,7 @@ class DispatchPlanner:
                         continue
                     chosen.refresh(now_s)
                 reason = FENCE
-                fits = not self.fenced or chosen.fence_admits(entry.request, tokens)
+                fits = not self.fenced or chosen.fence.admits(tokens)
                 if fits or (not floods and self._passes_fence(entry, tokens, chosen, now_s, spares_work=spares_work)):
                     kept_ms, cached = group.reserve.tpot_ms, choice.cached_tokens
                     if cached_ms is not None and waits_for_cache(entry, cached_ms, chosen, cached, now_s):

@@ -287,6 +287,4 @@ def make_instance(spec: InstanceSpec, settings: SchedulerSettings) -> Instance:
     """
     if spec.capacity_n_run < 1:
         raise SchedulingError(f"capacity_n_run of instance {spec.name!r} is {spec.capacity_n_run}; allowed: 1 or more")
-    return Instance(
-        spec, fenced=settings.fence, margin=settings.fence_margin, credit=settings.fence_prefix_credit, confidence=settings.late_confidence
-    )
+    return Instance(spec, fenced=settings.fence, margin=settings.fence_margin, confidence=settings.late_confidence)

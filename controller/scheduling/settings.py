@@ -25,7 +25,6 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
             (`hmas.controller.scheduling.instances.overcommit`).
         fence_in_bypass: Whether Eq. 2 holds in the emergency bypass, too.
         idle_relief: Whether a request that is held back beside an instance that is less than half full is dispatched after a second.
-        fence_prefix_credit: Whether tokens that requests in flight are expected to share are booked once.
         late_service_share: Share of the service TTFT that must still fit before the deadline, 0 to 1; the shorter of the prediction and the
             measurements of the instances counts. 0: overdue means that the deadline has passed.
         late_confidence: Required confidence that the first token of a request dispatched now would be in time, 0 to below 1; otherwise the
@@ -47,7 +46,6 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     fence: bool = True
     fence_margin: float = 0.05
     fence_overcommit: bool = True
-    fence_prefix_credit: bool = False
     fence_in_bypass: bool = True
     idle_relief: bool = True
     late_service_share: float = 0.0

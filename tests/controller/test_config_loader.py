@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hmas.controller.config.cross_checks import DNS_NAME_MOST
 from hmas.controller.config.environment import names
 from hmas.controller.config.loader import ConfigMistakes, advice, load_config
 from hmas.controller.config.reference import example_config, reference
@@ -313,6 +314,7 @@ def test_the_example_loads_and_shows_only_known_settings(tmp_path):
     config = load(tmp_path, example_config())
     assert config.engines[0].name == "gpu-0"
     assert config.gateway.no_auth
+    assert config.scheduler.policy == Config().scheduler.policy
 
 
 def test_the_reference_page_is_current():
@@ -322,6 +324,7 @@ def test_the_reference_page_is_current():
 
 def test_the_reference_names_every_setting():
     text = reference()
+    assert f"`name` has {DNS_NAME_MOST} characters at most" in text
     for section in msgspec.structs.fields(Config):
         kind = section.type
         inner = kind.__args__[-1] if hasattr(kind, "__args__") else kind
@@ -340,6 +343,8 @@ def test_what_engines_and_their_tests_read_from_the_environment_does_not_stop_a_
 
 def test_a_file_of_engines_stands_beside_the_configured_ones(tmp_path):
     found = tmp_path / "engines.json"
+    found.write_text('{"engines": []}')
+    assert load(tmp_path, f"engines_file: {found}\n").engines == []
     found.write_text('{"engines": [{"name": "b", "url": "http://h:2"}]}')
     text = f"engines_file: {found}\nengines:\n  - {{name: a, url: 'http://h:1'}}\n"
     assert [engine.name for engine in load(tmp_path, text).engines] == ["a", "b"]

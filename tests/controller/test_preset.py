@@ -38,7 +38,7 @@ def test_the_paper_preset_is_the_papers_system(tmp_path):
     settings = scheduler_settings(config)
     assert (settings.tpot_guard, settings.overdue, settings.fence, settings.headroom) == (0.0, "keep", True, 0.0)
     assert (settings.late_service_share, settings.late_confidence) == (0.0, 0.0)
-    assert not any((settings.fence_overcommit, settings.fence_prefix_credit, settings.fence_in_bypass, settings.idle_relief))
+    assert not any((settings.fence_overcommit, settings.fence_in_bypass, settings.idle_relief))
     assert not settings.evict_lower_ranked
     agents = config.agents
     assert (agents.meta_selector, agents.meta_guards, agents.meta_judge, agents.meta_agree) == ("paper-rules", "paper", False, 1)

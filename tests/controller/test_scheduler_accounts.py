@@ -206,6 +206,18 @@ def test_an_answer_that_does_not_stream_is_not_counted_twice():
     assert made.instances["i0"].fence.committed_bytes == 2 * (2_500 - BLOCK_TOKENS)
 
 
+def test_tokens_that_requests_share_are_counted_once_when_two_reports_show_it():
+    made = build(kv=2000, fence_overcommit=False)
+    for number in range(3):
+        made.submit(request(number, prompt=800), believed(), 100.0)
+    assert len(made.dispatch(100.0)) == 2
+    for number in range(2):
+        made.progress(f"{number:03d}", 1, 100.1)
+    for taken_s, more in ((100.25, 0), (100.5, 1)):
+        made.observe(EngineSnapshot(engine="i0", taken_s=taken_s, healthy=True, kv_usage=0.45, kv_capacity_tokens=2000))
+        assert len(made.dispatch(taken_s)) == more
+
+
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_position_counts_down_to_the_dispatch(policy):
     made = build(n_run=1, policy=policy)

@@ -1,7 +1,7 @@
 """The KV fence: decides which requests may run together without overflowing the KV cache (H-MAS Eq. 2 and 4)."""
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 from hmas.controller.core.messages import LengthBound
 from hmas.controller.core.types import Estimates, Request
@@ -50,11 +50,7 @@ class Fence:
 
     The engine's own report corrects the account (`measured`): the difference between the use that it reports and what the requests in
     flight hold by our count is added to the bookings. Then the bookings are the engine's own figure plus what the requests in flight may
-    still grow by.
-
-    Tokens that requests in flight share (a prefix in the engine's cache) are booked once for all of them, from the first of these requests
-    to the last. Cached tokens of requests that have ended earn no credit: the engine counts such blocks as free, and the next request that
-    uses them takes them out of the free ones.
+    still grow by. Tokens that requests share (a prefix in the engine's cache) are booked for each of them; the engine counts them once.
     """
 
     __slots__ = (
@@ -66,9 +62,7 @@ class Fence:
         "_held",
         "_limit",
         "_margin",
-        "_prefixes",
         "_reported",
-        "_shares",
     )
 
     def __init__(self, capacity_tokens: int, bytes_per_token: int, margin: float) -> None:
@@ -76,8 +70,6 @@ class Fence:
         self._margin = margin
         self._held: dict[str, int] = {}
         self._clipped: dict[str, int] = {}
-        self._shares: dict[str, tuple[Hashable, int]] = {}
-        self._prefixes: dict[Hashable, list[int]] = {}
         self._committed = 0
         self._correction = self._reported = 0
         self.resize(capacity_tokens)
@@ -117,7 +109,7 @@ class Fence:
         self._capacity_tokens = capacity_tokens
         self._limit = int(capacity_tokens * (1.0 - self._margin)) * self._bytes_per_token
         for request_id, tokens in self._clipped.items():
-            own, held = self._need(tokens) - self._shares.get(request_id, _NOTHING)[1], self._held[request_id]
+            own, held = self._need(tokens), self._held[request_id]
             if own > held:
                 self._hold(request_id, own, held)
 
@@ -125,20 +117,9 @@ class Fence:
         """Whether a request of `tokens` KV tokens fits at all, on an empty instance."""
         return self._capacity_tokens == 0 or tokens * self._bytes_per_token <= self._limit
 
-    def admits(self, tokens: int, prefix: Hashable = None, shared: int = 0) -> bool:
-        """Whether a request may join now. An empty instance admits every request, as none commits more than the limit.
-
-        Args:
-            tokens: KV tokens of the request at its upper length, including the shared ones.
-            prefix: Key of the prefix that it shares, None for none.
-            shared: How many of its tokens are shared.
-        """
-        if self._capacity_tokens == 0:
-            return True
-        need = self._need(tokens)
-        if prefix is not None:
-            need -= min(need, shared * self._bytes_per_token, self._prefixes.get(prefix, (0, 0))[0])
-        return self.committed_bytes + need <= self._limit
+    def admits(self, tokens: int) -> bool:
+        """Whether a request of `tokens` KV tokens at its upper length may join now. An empty instance admits every request."""
+        return self._capacity_tokens == 0 or self.committed_bytes + self._need(tokens) <= self._limit
 
     def measured(self, used_tokens: int, held_least: int, held_most: int) -> None:
         """Takes the engine's report about the use of its cache.
@@ -155,20 +136,17 @@ class Fence:
         self._correction = max(off, self._reported)
         self._reported = min(0, off)
 
-    def commit(self, request_id: str, tokens: int, prefix: Hashable = None, shared: int = 0) -> None:
-        """Books a request, or updates its booking; the first booking decides what it shares."""
+    def commit(self, request_id: str, tokens: int) -> None:
+        """Books a request, or updates its booking. None commits more than the limit."""
         held = self._held.get(request_id)
-        if held is None and prefix is not None and shared:
-            self._share(request_id, prefix, min(self._need(tokens), shared * self._bytes_per_token))
-        own = self._need(tokens) - self._shares.get(request_id, _NOTHING)[1]
-        self._hold(request_id, max(0, own), held or 0)
+        self._hold(request_id, self._need(tokens), held or 0)
         if not self.fits(tokens):
             self._clipped[request_id] = tokens
         elif held is not None:
             self._clipped.pop(request_id, None)
 
     def booked_bytes(self, request_id: str) -> int:
-        """What is booked for a request, without what it shares with others."""
+        """What is booked for a request."""
         return self._held.get(request_id, 0)
 
     def booked_tokens(self, request_id: str) -> int:
@@ -180,32 +158,17 @@ class Fence:
         held = self._held.get(request_id)
         if held is None:
             return
-        own = tokens * self._bytes_per_token - self._shares.get(request_id, _NOTHING)[1]
+        own = tokens * self._bytes_per_token
         if own > held:
             self._hold(request_id, own, held)
 
     def release(self, request_id: str) -> None:
-        """Removes a request's booking, and the shared prefix once no other request uses it."""
+        """Removes a request's booking."""
         own = self._held.pop(request_id, 0)
         self._clipped.pop(request_id, None)
         self._committed -= own
         # If the engine reported less than was booked for this request, that difference is removed with it.
         self._correction = min(self._correction + own, 0) if self._correction < 0 else self._correction
-        prefix, shared = self._shares.pop(request_id, _NOTHING)
-        if shared:
-            booked = self._prefixes[prefix]
-            booked[1] -= 1
-            if not booked[1]:
-                self._committed -= booked[0]
-                del self._prefixes[prefix]
-
-    def _share(self, request_id: str, prefix: Hashable, shared: int) -> None:
-        """Books the bytes of a prefix once, at the largest size that any request shares of it."""
-        booked = self._prefixes.setdefault(prefix, [0, 0])
-        self._committed += max(0, shared - booked[0])
-        booked[0] = max(shared, booked[0])
-        booked[1] += 1
-        self._shares[request_id] = (prefix, shared)
 
     def _hold(self, request_id: str, own: int, before: int) -> None:
         self._committed += own - before
@@ -214,6 +177,3 @@ class Fence:
     def _need(self, tokens: int) -> int:
         need = tokens * self._bytes_per_token
         return min(need, self._limit) if self._capacity_tokens else need
-
-
-_NOTHING: tuple[Hashable, int] = (None, 0)

@@ -94,9 +94,9 @@ def may_pass_fence(entry: QueueEntry, tokens: int, instance: "Instance", now_s: 
 
 
 def correct_fence(instance: "Instance", snapshot: EngineSnapshot) -> None:
-    """Corrects the fence by the engine's reported cache use. Skipped with prefix credit: the report counts shared tokens once already."""
+    """Corrects the fence by the engine's reported cache use, which counts tokens that requests share once."""
     fence = instance.fence
-    if snapshot.kv_usage is None or not fence.capacity_tokens or instance.prefixes is not None:
+    if snapshot.kv_usage is None or not fence.capacity_tokens:
         return
     instance.refresh(snapshot.taken_s)
     held = coming = 0

@@ -37,7 +37,6 @@ PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "fence": (
             "scheduler.fence",
             "scheduler.fence_overcommit",
-            "scheduler.fence_prefix_credit",
             "scheduler.fence_in_bypass",
             "scheduler.idle_relief",
         ),
