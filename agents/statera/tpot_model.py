@@ -102,12 +102,12 @@ class TpotModel:
 
     def learn(self, completion: Completion) -> None:
         """Takes the end of a request that this instance served; requests that did not complete are ignored."""
-        service_ms = completion.total_ms - completion.queue_ms
-        if completion.outcome is not OutcomeKind.COMPLETED or completion.output_tokens < 2 or completion.queue_ms < 0:
+        service_ms, tokens = completion.total_ms - completion.queue_ms, completion.tokens_each
+        if completion.outcome is not OutcomeKind.COMPLETED or tokens < 2.0 or completion.queue_ms < 0:
             return
         # An answer in one piece shows no first token: all of its service counts as decoding, which errs to the slow side.
         in_pieces = completion.ttft_ms >= 0
-        tpot_ms = completion.tpot_ms if in_pieces else service_ms / completion.output_tokens
+        tpot_ms = completion.tpot_ms if in_pieces else service_ms / tokens
         if not (MS_MIN < tpot_ms < MS_MAX and MS_MIN < service_ms < MS_MAX):
             return
         first_s = completion.arrival_s + (completion.ttft_ms if in_pieces else completion.queue_ms) / 1000.0
@@ -116,7 +116,6 @@ class TpotModel:
             # The concurrency is not known. The number in flight at dispatch is a poor substitute: in a burst it is low.
             return
         n = max(1.0, min(N_MAX, beside))
-        tokens = float(completion.output_tokens)
         self._tokens += (tokens - self._tokens) / (min(SERVED_MAX, self._learnt) + 1)
         self.tpot.add(n, tpot_ms, min(HEAVIEST, tokens / self._tokens), whole=tokens >= WHOLE_TOKENS)
         self._rows[self._learnt % SERVED_MAX] = (n, tpot_ms, max(0.0, completion.tpot_slo_ms), service_ms)

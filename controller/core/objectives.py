@@ -27,6 +27,14 @@ def slo_met(ttft_ms: float, tpot_ms: float, slo: Slo) -> bool:
     return 0.0 <= ttft_ms <= slo.ttft_ms and tpot_ms <= slo.tpot_ms
 
 
+def whole_due_ms(output_tokens: float, slo: Slo) -> float:
+    """When an answer in one piece is due, ms after its arrival: TTFT + TPOT x (l - 1), when its last token was due (H-MAS 3.5).
+
+    Its first token cannot be observed, so this deadline replaces both targets. `output_tokens`: those of one answer.
+    """
+    return slo.ttft_ms + slo.tpot_ms * max(0.0, output_tokens - 1.0)
+
+
 def goodput_rate(good: int, total: int) -> float:
     """Share of requests that met both targets (H-MAS Eq. 9), 0 to 1; 0 with no requests."""
     return good / total if total else 0.0

@@ -11,7 +11,7 @@ from hmas.controller.bus.base import Bus
 from hmas.controller.core.fairness import Fairness, Service, fairness
 from hmas.controller.core.messages import RequestCost
 from hmas.controller.core.types import OutcomeKind
-from hmas.controller.observability.observer import Completion, Observer, Request
+from hmas.controller.observability.observer import Completion, Observer
 from hmas.controller.runtime.clock import Clock
 from hmas.controller.scheduling.queue.flood_watch import service_of
 from hmas.controller.scheduling.refusals import completion_of
@@ -111,7 +111,6 @@ def goodput(recent: Recent, window_s: float) -> dict[str, Any]:
 
 
 def completion_for(
-    request: Request,
     cost: RequestCost | None,
     ended: Ended,
     status: int,
@@ -124,7 +123,6 @@ def completion_for(
     """The record of a request that has ended or was refused.
 
     Args:
-        request: The request.
         cost: Prediction's last answer about it, None without one.
         ended: The scheduler's result.
         status: HTTP status, 499 if the client left.
@@ -141,21 +139,9 @@ def completion_for(
         # Residuals are those of the instance that served the request, if prediction's answer names it.
         predicted_ttft_ms=cost.ttft_ms.get(ended.instance, predicted.ttft_ms) if cost is not None else predicted.ttft_ms,
         predicted_tpot_ms=cost.tpot_ms.get(ended.instance, predicted.tpot_ms) if cost is not None else predicted.tpot_ms,
-        slo_met=ended.slo_met or _whole_in_time(request, ended),
         status=status,
         reason=reason,
     )
-
-
-def _whole_in_time(request: Request, ended: Ended) -> bool:
-    """Whether an answer in one piece came within TTFT + TPOT x (l - 1), when its last token was due (H-MAS 3.5).
-
-    Its first token cannot be observed, so `ttft_ms` stays unknown and this deadline replaces both targets.
-    """
-    if request.stream or ended.kind is not OutcomeKind.COMPLETED or ended.ttft_ms >= 0 or ended.output_tokens < 1:
-        return False
-    slo = ended.entry.estimates.slo
-    return ended.total_ms <= slo.ttft_ms + slo.tpot_ms * (ended.output_tokens - 1)
 
 
 def _figures(kept: deque[Completion], now_s: float) -> Recent:

@@ -7,7 +7,8 @@ from typing import Any
 from msgspec import to_builtins
 
 from hmas.controller.control.resolve import Setting
-from hmas.controller.core.types import OutcomeKind
+from hmas.controller.core.objectives import whole_due_ms
+from hmas.controller.core.types import OutcomeKind, Slo
 from hmas.controller.observability.observer import Completion, Estimates
 from hmas.controller.observability.request_trace import DispatchAttempt, QueueSample, RequestTrace, RequestTraces
 from hmas.controller.scheduling.dispatch import FENCE
@@ -230,14 +231,14 @@ def _actual(completion: Completion) -> dict[str, Any]:
 
 def _outcome(completion: Completion, *, stream: bool) -> dict[str, Any]:
     whole = not stream and completion.outcome is OutcomeKind.COMPLETED and completion.ttft_ms < 0.0
-    due_ms = completion.ttft_slo_ms + completion.tpot_slo_ms * max(0, completion.output_tokens - 1)
+    slo = Slo(ttft_ms=completion.ttft_slo_ms, tpot_ms=completion.tpot_slo_ms)
     return {
         "kind": completion.outcome.value,
         "status": completion.status,
         "reason": completion.reason,
         "slo_met": completion.slo_met,
         # An answer in one piece shows neither TTFT nor TPOT: it is in time if it is whole when its last token was due.
-        "whole_due_ms": due_ms if whole else None,
+        "whole_due_ms": whole_due_ms(completion.tokens_each, slo) if whole else None,
         "instance": completion.instance or None,
     }
 

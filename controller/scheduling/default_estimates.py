@@ -91,15 +91,14 @@ class History:
         if completion.ttft_slo_ms > 0.0:
             step = target_step(completion.ttft_slo_ms)
             keys += [(completion.tenant, number, step), (None, number, step)]
-        # Of several answers the mean length; their time per token is that of all together and says nothing of one.
+        # Of several answers the mean length.
         output_tokens = max(1, completion.output_tokens // completion.sequences)
-        tpot_ms = completion.tpot_ms if completion.sequences == 1 else -1.0
         for key in keys:
             cell = self._cells.get(key)
             if cell is None:
                 cell = self._cells[key] = _Cell()
             self._cells.move_to_end(key)
-            cell.learn(output_tokens, completion.service_ttft_ms, tpot_ms)
+            cell.learn(output_tokens, completion.service_ttft_ms, completion.tpot_ms)
         while len(self._cells) > _CELLS:
             self._cells.popitem(last=False)
 

@@ -2,7 +2,7 @@
 
 from hmas.controller.core.messages import Completion
 from hmas.controller.core.notices import session_digest
-from hmas.controller.core.objectives import slo_met
+from hmas.controller.core.objectives import slo_met, whole_due_ms
 from hmas.controller.core.types import Estimates, OutcomeKind, Request
 from hmas.controller.scheduling.admission.quotas import OverQuota, OverWaiting
 from hmas.controller.scheduling.instances.instance import Instance
@@ -41,12 +41,16 @@ def ended_running(run: Running, kind: OutcomeKind, now_s: float, output_tokens: 
     """The result of a request that was in flight. `output_tokens`: the engine's own count, None to use the scheduler's count."""
     request, slo = run.entry.request, run.entry.estimates.slo
     tokens = run.tokens if output_tokens is None else output_tokens
+    # Of several answers only the sum is known: the mean stands for each.
+    each = tokens / run.sequences
+    total_ms = 1000.0 * (now_s - request.arrival_s)
     ttft_ms = service_ttft_ms = tpot_ms = -1.0
     if run.first_s is not None:
         ttft_ms = 1000.0 * (run.first_s - request.arrival_s)
         service_ttft_ms = 1000.0 * (run.first_s - run.dispatched_s)
-        if tokens > 1:
-            tpot_ms = 1000.0 * (run.last_s - run.first_s) / (tokens - 1)
+        if each >= 2.0:
+            tpot_ms = 1000.0 * (run.last_s - run.first_s) / (each - 1.0)
+    met = slo_met(ttft_ms, tpot_ms, slo) if request.stream else tokens > 0 and total_ms <= whole_due_ms(each, slo)
     return Ended(
         entry=run.entry,
         kind=kind,
@@ -55,9 +59,9 @@ def ended_running(run: Running, kind: OutcomeKind, now_s: float, output_tokens: 
         ttft_ms=ttft_ms,
         service_ttft_ms=service_ttft_ms,
         tpot_ms=tpot_ms,
-        total_ms=1000.0 * (now_s - request.arrival_s),
+        total_ms=total_ms,
         output_tokens=tokens,
-        slo_met=kind is OutcomeKind.COMPLETED and slo_met(ttft_ms, tpot_ms, slo),
+        slo_met=kind is OutcomeKind.COMPLETED and met,
         running_at_dispatch=run.running,
         kv_usage_at_dispatch=run.kv_usage,
         predicted=run.predicted,

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from hmas.controller.core.errors import TraceError
-from hmas.controller.core.objectives import slo_met
+from hmas.controller.core.objectives import slo_met, whole_due_ms
 from hmas.controller.core.types import OutcomeKind, Slo, TaskType
 from hmas.controller.simulation import RequestRecord
 
@@ -69,7 +69,7 @@ class Result(msgspec.Struct, kw_only=True):
     @property
     def total_target_ms(self) -> float:
         """Target for the whole answer: its TTFT target plus its TPOT target for each token after the first."""
-        return self.slo.ttft_ms + self.slo.tpot_ms * max(0.0, self.tokens_each - 1.0)
+        return whole_due_ms(self.tokens_each, self.slo)
 
 
 def is_good(result: Result) -> bool:

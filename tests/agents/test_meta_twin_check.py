@@ -2,7 +2,7 @@
 
 import pytest
 from msgspec.structs import replace
-from twin_kit import FCFS, PLAIN, blocked, lived, looked, plant, twin_of, world
+from twin_kit import FCFS, PLAIN, blocked, completion, lived, looked, plant, twin_of, world
 
 from hmas.agents.meta.twin.check import CHECKED_MIN, ROUNDS, Check, Checks, held_against_truth
 from hmas.agents.meta.twin.fleet import FleetModel
@@ -41,6 +41,28 @@ def test_who_waits_in_vain_counts_as_missed():
     assert check.requests == len(ended) + overdue
     blind = held_against_truth(world(known, until_s=now_s), of_truth)
     assert blind.bias < -0.2, "whoever waits is missing in what has ended"
+
+
+def test_answers_in_one_piece_are_held_to_the_deadline_that_the_gateway_holds_them_to():
+    window = lived([replace(one, request=replace(one.request, stream=False)) for one in blocked(rate=5.0, seconds=60.0)])
+    twin, now_s = twin_of(window)
+    patient = 0
+    for number, one in enumerate(window):
+        if one.has_ended:
+            came_s, slo = one.request.arrival_s, one.believed.slo
+            queue_ms, total_ms = 1000.0 * (one.dispatched_s - came_s), 1000.0 * (one.ended_s - came_s)
+            met = total_ms <= slo.ttft_ms + slo.tpot_ms * (one.output_tokens - 1)
+            patient += met and queue_ms > slo.ttft_ms
+            unseen = dict.fromkeys(("ttft_ms", "service_ttft_ms", "tpot_ms"), -1.0)
+            targets = {"ttft_slo_ms": slo.ttft_ms, "tpot_slo_ms": slo.tpot_ms, "predicted_output_tokens": float(one.output_tokens)}
+            told = {"queue_ms": queue_ms, "total_ms": total_ms, "slo_met": met}
+            twin.traffic.completion(completion(number, came_s, one.output_tokens, **unseen, **targets, **told))
+    assert patient > 50, "they waited beyond their TTFT target and came in time as a whole"
+    question = twin.question((FCFS,), float("-inf"), now_s)
+    assert isinstance(question, Question)
+    check = question.answer().check
+    assert check is not None
+    assert abs(check.bias) < 0.05
 
 
 def held(requests, missed, truly_missed, *, answers=0, slower=1.0):

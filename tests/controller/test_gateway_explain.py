@@ -202,10 +202,11 @@ def test_the_settings_say_their_bounds():
         msgspec.convert({"explain_kept": -1}, GatewayConfig)
 
 
-async def test_an_answer_in_one_piece_is_judged_by_when_it_was_whole(tmp_path: Path):
+@pytest.mark.parametrize("answers", [1, 2])
+async def test_an_answer_in_one_piece_is_judged_by_when_it_was_whole(tmp_path: Path, answers: int):
     headers = {"x-slo-ttft-ms": "2000", "x-slo-tpot-ms": "60", "x-request-id": "whole"}
     async with running(tmp_path) as rig:
-        await rig.post(chat(tokens=11, stream=False), headers=headers)
+        await rig.post(chat(tokens=11, stream=False, n=answers), headers=headers)
         told = await trace(rig, "whole")
     assert told["outcome"]["whole_due_ms"] == 2000.0 + 60.0 * 10
     assert told["actual"]["ttft_ms"] is None

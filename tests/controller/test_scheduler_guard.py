@@ -22,8 +22,8 @@ def build(share=0.5, instances=1, overdue="keep", **more) -> Scheduler:
     )
 
 
-def submit(made, number, *, prompt=1000, output=50.0, tpot_slo_ms=40.0, ttft_ms=200.0, at_s=0.0, stream=True, ttft_slo_ms=1e6):
-    request = Request(id=f"{number:03d}", tenant="t", model="m", arrival_s=at_s, prompt_tokens=prompt, stream=stream)
+def submit(made, number, *, prompt=1000, output=50.0, tpot_slo_ms=40.0, ttft_ms=200.0, at_s=0.0, ttft_slo_ms=1e6, **more):
+    request = Request(id=f"{number:03d}", tenant="t", model="m", arrival_s=at_s, prompt_tokens=prompt, **more)
     slo = Slo(ttft_ms=ttft_slo_ms, tpot_ms=tpot_slo_ms)
     made.submit(request, Estimates(slo=slo, output_tokens=output, ttft_ms=ttft_ms, tpot_ms=20.0), at_s)
 
@@ -48,6 +48,18 @@ def test_a_prompt_waits_while_its_prefill_would_cost_someone_the_target():
     decode(made, 0, from_s=0.2, tokens=1)
     submit(made, 1, prompt=4000)
     # Room at the start: 40 * 49 - 49 * 20 = 980 ms; half of it is less than the 800 ms of the new prompt.
+    assert made.dispatch(0.2) == []
+    submit(made, 2, prompt=2000)
+    assert ids(made.dispatch(0.2)) == ["002"]
+
+
+def test_several_answers_have_the_room_of_one():
+    made = build()
+    submit(made, 0, output=100.0, sequences=2)
+    made.dispatch(0.0)
+    decode(made, 0, from_s=0.2, tokens=2, every_s=0.0)
+    submit(made, 1, prompt=4000)
+    # As for one answer of 50 tokens: half of 980 ms is less than 800.
     assert made.dispatch(0.2) == []
     submit(made, 2, prompt=2000)
     assert ids(made.dispatch(0.2)) == ["002"]
@@ -117,6 +129,18 @@ def test_a_request_waits_for_a_pace_that_keeps_its_own_target_unless_there_is_no
     submit(made, 2, prompt=10, tpot_slo_ms=5.0)
     # This one can never be met: no reason to wait.
     assert ids(made.dispatch(5.2)) == ["002"]
+
+
+def test_it_does_not_wait_for_a_pace_that_only_chance_brings():
+    made = build()
+    (one,) = made.instances.values()
+    for number in range(400):
+        one.pace.decoded(8.0 if number % 10 == 0 else 30.0, 1.0 + number % 3, 4.0)
+    submit(made, 0, tpot_slo_ms=15.0)
+    assert ids(made.dispatch(0.0)) == ["000"]
+    decode(made, 0, from_s=0.03, tokens=1)
+    submit(made, 1, prompt=10, tpot_slo_ms=15.0)
+    assert ids(made.dispatch(0.05)) == ["001"], "with one in flight or with none it takes 28 ms a token"
 
 
 def test_it_gives_way_after_three_seconds_to_those_in_time():

@@ -7,6 +7,7 @@ import pytest
 from gateway_kit import chat, eventually, key_hash, most_held, running
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from message_kit import completed
 
 from hmas.controller.config.schema import SchedulerConfig
 from hmas.controller.config.section import TenantConfig
@@ -15,7 +16,7 @@ from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request
 from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.admission.quotas import TenantLimits
 from hmas.controller.scheduling.default_estimates import History
-from hmas.controller.scheduling.results import Refusal
+from hmas.controller.scheduling.results import Ended, Refusal
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.engines.base import EngineSnapshot
@@ -144,6 +145,47 @@ def test_the_window_holds_and_every_request_ends(data):
         made.dispatch(now_s)
         made.end(made.running_ids()[0], OutcomeKind.COMPLETED, now_s, 1)
     assert made.counts().ended[OutcomeKind.COMPLETED] == number
+
+
+# -- the targets of one answer ----------------------------------------------------------------------------------------------
+
+
+def two_answers(*, stream: bool, end_s: float) -> tuple[Scheduler, Ended]:
+    """Two answers of 200 tokens each, whose targets are 1 s and 60 ms."""
+    made = build(8)
+    slo = Slo(ttft_ms=1000.0, tpot_ms=60.0)
+    made.submit(request(0, 2, stream=stream), Estimates(slo=slo, output_tokens=400.0, output_tokens_upper=400.0), 0.0)
+    made.dispatch(0.0)
+    if stream:
+        made.progress("000000", 1, 0.5)
+        made.progress("000000", 400, end_s)
+        assert made.snapshot(end_s, "g").instances[0].tpot_pressure == pytest.approx((end_s - 0.5) / 199 / 0.06)
+    return made, made.end("000000", OutcomeKind.COMPLETED, end_s, 400)
+
+
+def test_tokens_of_answers_side_by_side_do_not_make_one_of_them_fast():
+    _, ended = two_answers(stream=True, end_s=20.4)
+    assert (ended.tpot_ms, ended.output_tokens, ended.slo_met) == (pytest.approx(100.0), 400, False)
+    assert two_answers(stream=True, end_s=12.0)[1].slo_met
+
+
+def test_answers_in_one_piece_are_due_with_the_last_token_of_one():
+    # 1000 + 60 * 199 ms.
+    assert [two_answers(stream=False, end_s=end_s)[1].slo_met for end_s in (12.9, 13.0)] == [True, False]
+
+
+def test_the_pace_of_one_answer_is_learned_from_several():
+    made = build(8)
+    submit(made, request(0, 2))
+    made.dispatch(0.0)
+    for step in range(100):
+        made.progress("000000", 2 * step + 2, 0.5 + 0.1 * step)
+        made.expire(0.5 + 0.1 * step)
+    assert made.instances["i0"].token_ms == pytest.approx(100.0)
+    history = History()
+    for number in range(8):
+        history.learn(completed(str(number), prompt_tokens=100, output_tokens=400, sequences=2, tpot_ms=100.0))
+    assert history.estimate(request(0, 2)).tpot_ms == pytest.approx(100.0)
 
 
 # -- KV cache, quotas and shares ----------------------------------------------------------------------------------------------

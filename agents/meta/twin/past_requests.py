@@ -63,7 +63,6 @@ class PastRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             deadline_s=inf,
             priority=0,
             min_output_tokens=0,
-            stream=True,
         )
 
     def estimates(self, otherwise: Estimates) -> Estimates:
@@ -148,6 +147,8 @@ class Traffic:
                     prompt_tokens=ended.prompt_tokens,
                     max_output_tokens=ended.max_output_tokens,
                     session=ended.session,
+                    # No message says whether an answer was streamed; one that completed without a first token was not.
+                    stream=not known or ended.ttft_ms >= 0.0,
                 ),
                 believed=Estimates(
                     slo=Slo(ttft_ms=ended.ttft_slo_ms, tpot_ms=ended.tpot_slo_ms),

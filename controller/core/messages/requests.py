@@ -103,11 +103,12 @@ class Completion(Message, frozen=True, tag="completion"):
         queue_ms: Time from arrival to dispatch; -1 if it was never dispatched.
         ttft_ms: Time from arrival to first token; -1 if none came.
         service_ttft_ms: Time from dispatch to first token; -1 if none came.
-        tpot_ms: Mean time per output token after the first; -1 with fewer than two tokens.
+        tpot_ms: Mean time per output token of one answer after the first; -1 with fewer than two tokens of each.
         total_ms: Time from arrival to end.
         predicted_*: The forecasts before the first token came, for residuals.
         running: Requests in flight on the instance at dispatch; `kv_usage`: its cache use at that time.
-        slo_met: Whether both targets were met (H-MAS Eq. 1); never true unless completed.
+        slo_met: Whether both targets were met (H-MAS Eq. 1), or an answer in one piece came by `objectives.whole_due_ms`; never true
+            unless completed.
         reason: Why it ended in this way, as text.
         max_output_tokens: The client's cap, 0 if none: an output that reaches it is only a lower bound of its natural length.
         session: As in `RequestNotice`.
@@ -146,3 +147,8 @@ class Completion(Message, frozen=True, tag="completion"):
     session: str = ""
     sequences: int = 1
     asked: bool = True
+
+    @property
+    def tokens_each(self) -> float:
+        """Output tokens of one answer: the mean over the answers, of which only the sum is known."""
+        return self.output_tokens / max(1, self.sequences)

@@ -99,7 +99,7 @@ class RequestManager:
         self._observer.received(request, live.client_request_id, live.declared, live.trace_headers, estimates)
         if isinstance(entry, Refusal):
             ended = ended_refused(request, estimates, entry, self._scheduler.policy, now_s)
-            self._record(completion_for(request, None, ended, entry.status, entry.message, now_s=now_s))
+            self._record(completion_for(None, ended, entry.status, entry.message, now_s=now_s))
             headers = ratelimit_headers(self._scheduler.rates(request.tenant, now_s))
             raise ApiError(entry.status, entry.code, entry.message, retry_after_s=entry.retry_after_s or None, headers=headers)
         self._observer.queued(entry)
@@ -194,7 +194,7 @@ class RequestManager:
             self._retried.pop(live.request.id, None)
             self._settle()
             refusal = one.refusal
-            self._record(completion_for(live.request, _cost(live), one.ended, refusal.status, refusal.message, now_s=now_s))
+            self._record(completion_for(_cost(live), one.ended, refusal.status, refusal.message, now_s=now_s))
             live.drop(Ending(refusal.kind, refusal.status, refusal.code, refusal.message, retry_after_s=refusal.retry_after_s or None))
 
     def give_up_stranded(self) -> bool:
@@ -250,17 +250,18 @@ class RequestManager:
                 live.recall(EngineSilent(f"engine {instance} is given up: {reason}"))
 
     def recall_silent(self, limit_s: float) -> None:
-        """Takes streamed requests back from engines that have sent no response head within `limit_s`, and longer for long prompts.
+        """Takes streamed requests back from engines that have not begun their answer within `limit_s`, and longer for long prompts.
 
-        An answer that is not streamed has no head until it is complete, so those requests are left alone.
+        A response head alone is no beginning: vLLM sends it at once. An answer that is not streamed begins only when it is complete, so
+        those requests are left alone.
         """
         now_s = self._clock.now_s()
         for request_id in self._scheduler.running_ids():
             live = self.active[request_id]
             waited_s = now_s - live.dispatched_s
-            silent = live.request.stream and live.stage == "sent" and waited_s > limit_s
+            silent = live.request.stream and live.stage in ("sent", "head") and waited_s > limit_s
             if silent and waited_s > patience_s(limit_s, live.request.prompt_tokens):
-                live.recall(EngineSilent(f"engine {live.instance}: no response head within {waited_s:.0f} s"))
+                live.recall(EngineSilent(f"engine {live.instance}: no answer begun within {waited_s:.0f} s"))
 
     def end(
         self,
@@ -283,7 +284,7 @@ class RequestManager:
         if live.answers is not None:
             self._agents.ended(live.answers, ended, capped=ended.output_tokens >= live.request.output_limit)
         cached, asked = cached_tokens or 0, live.answers is None or live.answers.asked
-        self._record(completion_for(live.request, _cost(live), ended, status, reason, now_s=now_s, cached_tokens=cached, asked=asked))
+        self._record(completion_for(_cost(live), ended, status, reason, now_s=now_s, cached_tokens=cached, asked=asked))
         self.pump_soon()
 
     def _record(self, completion: Completion) -> None:

@@ -37,7 +37,8 @@ class Running:
         alone: Whether no other prompt was waiting for its first token at the same time.
         expected_tokens: Prompt and expected output at dispatch.
         cached_tokens: As `Choice.cached_tokens`. `to_compute`: tokens of the prompt that the engine has to compute by them.
-        streams, tpot_slo_ms, tpot_ms, length: Whether it streams, its TPOT target, predicted TPOT and predicted output length.
+        streams, sequences, tpot_slo_ms, tpot_ms: Whether it streams, its number of answers, its TPOT target and predicted TPOT.
+        length: Predicted output length of one answer, in the mean.
     """
 
     # Written out instead of a dataclass: mypyc would need the class of `instance` before its module is loaded.
@@ -55,6 +56,7 @@ class Running:
         "policy",
         "predicted",
         "running",
+        "sequences",
         "streams",
         "to_compute",
         "tokens",
@@ -89,6 +91,7 @@ class Running:
         # A router may be a plugin, and err.
         self.to_compute = entry.request.prompt_tokens - max(0, min(cached_tokens or 0, entry.request.prompt_tokens))
         self.streams = entry.request.stream
+        self.sequences = entry.request.sequences
         self.believe(entry.estimates)
 
     def believe(self, estimates: Estimates) -> None:
@@ -99,11 +102,12 @@ class Running:
             self.predicted = estimates
         self.tpot_slo_ms = estimates.slo.tpot_ms
         self.tpot_ms = estimates.tpot_ms
-        self.length = estimates.output_tokens
+        self.length = estimates.output_tokens / self.sequences
 
     def tpot_over_slo(self, now_s: float) -> float | None:
-        """Mean TPOT so far over its target, None before two tokens. A stalled stream counts as slow while it stalls."""
-        if self.first_s is None or self.tokens < 2:
+        """Mean TPOT so far over its target, None before two tokens of each answer. A stalled stream counts as slow while it stalls."""
+        each = self.tokens / self.sequences
+        if self.first_s is None or each < 2.0:
             return None
-        mean_s = max((self.last_s - self.first_s) / (self.tokens - 1), (now_s - self.first_s) / self.tokens)
+        mean_s = max((self.last_s - self.first_s) / (each - 1.0), (now_s - self.first_s) / each)
         return 1000.0 * mean_s / self.tpot_slo_ms
