@@ -26,6 +26,7 @@ class EngineCapabilities(msgspec.Struct, frozen=True, kw_only=True):
         load_signals: Whether snapshots carry the engine's own running, waiting and KV figures.
         token_counters: Whether the token totals in snapshots grow with every step, so that totals that stand still mean that nothing is
             computed.
+        completion_cap: Most tokens of one answer to a plain completion whose body sets no cap; 0 if it sets none then, or is unknown.
         control: The state of live control, as text for an operator: which knobs are live, and why the others are not.
     """
 
@@ -36,6 +37,7 @@ class EngineCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     priority: bool = False
     load_signals: bool = False
     token_counters: bool = False
+    completion_cap: int = 0
     control: str = ""
 
 
@@ -107,6 +109,7 @@ class EngineResponse(Protocol):
         """The body's bytes as they arrive.
 
         Raises:
+            EngineSilent: Nothing more came for too long.
             EngineUnavailable: The connection broke before the body's end.
         """
 
@@ -117,9 +120,13 @@ class EngineResponse(Protocol):
             take: Called from the event loop with each piece. If it returns False, reading stops until `resume` is called.
 
         Raises:
+            EngineSilent: Nothing more came for too long.
             EngineUnavailable: The connection broke before the body's end.
             Exception: Any error that `take` raises; nothing more is read then.
         """
+
+    def begun(self) -> None:
+        """Tells that a stream has begun its answer: from now on too long a silence ends it. Before, only the caller limits the time."""
 
     def resume(self) -> None:
         """Continues reading after `take` has returned False."""

@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
-from hmas.engines.errors import ConnectionBroken, EngineError, EngineProtocolError, EngineUnavailable, StaleConnection
+from hmas.engines.errors import ConnectionBroken, EngineError, EngineProtocolError, EngineSilent, EngineUnavailable, StaleConnection
 from hmas.engines.http.connection import Connection
 from hmas.engines.http.exchange import Exchange
 from hmas.engines.http.pool import Pool
@@ -28,8 +28,8 @@ class EngineClient:
         url: Base address without a path.
         api_key: Bearer token for the engine, empty for none.
         connect_timeout_s: How long to wait for the engine to accept a connection.
-        idle_timeout_s: Silence in the middle of an answer after which the connection counts as broken. Before the head only the caller's
-            own deadline counts, because an answer that is not streamed has no head until it is complete.
+        idle_timeout_s: Silence in the middle of an answer after which it ends. Before the head, and before a stream has begun its answer,
+            only the caller's own deadline counts, because an answer that is not streamed has no head until it is complete.
     """
 
     def __init__(self, *, name: str, url: str, api_key: str = "", connect_timeout_s: float = 5.0, idle_timeout_s: float = 120.0) -> None:
@@ -87,7 +87,7 @@ class EngineClient:
                     return exchange.status, data
                 finally:
                     exchange.drop()
-        except (TimeoutError, ConnectionBroken) as error:
+        except (TimeoutError, ConnectionBroken, EngineSilent) as error:
             raise EngineUnavailable(f"engine {self.name}: {path}: {_reason(error)}") from error
 
     async def _ask_again(self, head: bytes, body: bytes) -> Exchange:

@@ -22,7 +22,7 @@ class StaleConnection(EngineUnavailable):
 
 
 class EngineSilent(EngineUnavailable):
-    """The engine has not begun its answer for too long. Its connection is still open."""
+    """The engine has not begun or not continued its answer for too long. It may be well: its health check tells."""
 
 
 class EngineProtocolError(EngineError):

@@ -15,6 +15,8 @@ REQUEST_ID = "x-request-id"
 _SAMPLE = re.compile(r"([\w:]+)(?:\{(.*)\})? (\S+)")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 WINDOW_ONLY = "the gateway's window holds n_run, no other knob is live"
+COMPLETION_CAP = 16
+"""OpenAI's own default of `max_tokens` under `/v1/completions`, which vLLM and SGLang have taken over."""
 
 
 class OpenAIEngine:
@@ -33,6 +35,7 @@ class OpenAIEngine:
         self.name = client.name
         self.url = client.url
         self.capabilities = EngineCapabilities(kind=self.kind, control=WINDOW_ONLY)
+        self._tokens = 0
         self._client = client
         self._control = control or client
 
@@ -67,9 +70,14 @@ class OpenAIEngine:
     async def snapshot(self, now_s: float) -> EngineSnapshot:
         """Reads the engine's state; never raises."""
         try:
-            return await self._read(now_s)
+            snapshot = await self._read(now_s)
         except EngineError as error:
             return EngineSnapshot(engine=self.name, taken_s=now_s, healthy=False, detail=str(error))
+        tokens = snapshot.prompt_tokens_total + snapshot.generation_tokens_total
+        if tokens != self._tokens:
+            self._tokens = tokens
+            self._client.pool.computes()
+        return snapshot
 
     async def apply_knobs(self, knobs: Knobs) -> KnobReport:
         """Refuses every knob that is set."""

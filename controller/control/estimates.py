@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 
@@ -22,6 +23,13 @@ class Declared:
 
     ttft_ms: float | None = None
     tpot_ms: float | None = None
+
+    @property
+    def half(self) -> Literal["", "ttft", "tpot"]:
+        """Which target is declared if only one is; else empty."""
+        if (self.ttft_ms is None) is (self.tpot_ms is None):
+            return ""
+        return "tpot" if self.ttft_ms is None else "ttft"
 
     def over(self, slo: Slo) -> Slo:
         """`slo` with the declared targets in place of its own."""

@@ -84,6 +84,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         max_output_tokens: The client's own cap on output, None if it set none.
         min_output_tokens: Minimum output that the client requires (`min_tokens`, or `ignore_eos` with a cap), 0 if none.
         declared_slo: SLO that the client declared (limited by its tenant), None if it declared none.
+        half_declared: Which target the client declared if it declared only one: the other one in `declared_slo` is the default.
         priority: LOWER goes first; 0 is ordinary.
         deadline_s: When the gateway gives up the request.
         session: The conversation that it belongs to, empty if unknown.
@@ -106,6 +107,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     max_output_tokens: int | None = None
     min_output_tokens: int = 0
     declared_slo: Slo | None = None
+    half_declared: Literal["", "ttft", "tpot"] = ""
     priority: int = 0
     deadline_s: float = float("inf")
     session: str = ""

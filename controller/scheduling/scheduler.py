@@ -143,10 +143,10 @@ class Scheduler(SchedulerReports):
         return False
 
     def _attainable(self, entry: QueueEntry, estimates: Estimates) -> Estimates:
-        headroom = self.settings.headroom
-        if headroom <= 0.0 or entry.request.declared_slo is not None:
+        headroom, request = self.settings.headroom, entry.request
+        if headroom <= 0.0 or (request.declared_slo is not None and not request.half_declared):
             return estimates
-        return attainable(entry.request, estimates, self._wait_queue.queues.of(entry.request.model).instances.fastest(entry), headroom)
+        return attainable(request, estimates, self._wait_queue.queues.of(request.model).instances.fastest(entry), headroom)
 
     def dispatch(self, now_s: float) -> list[Dispatch]:
         """All requests that can be dispatched now, in order; each counts as in flight from now on."""
@@ -207,7 +207,10 @@ class Scheduler(SchedulerReports):
         return dropped
 
     def progress(self, request_id: str, tokens: int, now_s: float) -> None:
-        """Records that a running request has produced `tokens` output tokens; the first call marks its first token. Else no effect."""
+        """Records that a running request has produced `tokens` output tokens; the first call marks its first token. Else no effect.
+
+        They are counted as events of its stream. Where an engine puts several tokens into an event, they are corrected (`DecodeTally`).
+        """
         run = self._running.get(request_id)
         if run is not None:
             run.instance.progress(run, tokens, now_s)
@@ -256,7 +259,7 @@ class Scheduler(SchedulerReports):
             request_id: Its id.
             kind: How it ended.
             now_s: The time.
-            output_tokens: The engine's own count, None to take the last one given to `progress`.
+            output_tokens: The engine's own count, None to take the last one given to `progress`, corrected as there.
             cached_tokens: Prompt tokens that the engine found cached, None if it does not report them.
 
         Raises:
@@ -269,10 +272,10 @@ class Scheduler(SchedulerReports):
             elif run.first_s is None:
                 run.instance.answered()
                 run.instance.tally.answered(run.entry.request, output_tokens or 0)
+            elif output_tokens is not None:
+                run.instance.tally.told(run, output_tokens)
             run.instance.finish(run, now_s)
             self._planner.routers.ended(run.entry.request, run.instance.name, cached_tokens)
-            if cached_tokens is not None:
-                run.instance.learn_cached(run.entry.request, cached_tokens)
             self._ended[kind] += 1
             ended = endings.ended_running(run, kind, now_s, output_tokens)
             request = run.entry.request

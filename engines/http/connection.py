@@ -32,7 +32,8 @@ class Connection(asyncio.Protocol):
         exchange: The exchange in progress.
         requests: How many requests have been sent on this connection.
         heard: Whether any bytes of the answer to the last request have arrived.
-        awaited: Whether a reader is waiting for the body at this moment.
+        awaited: Whether a reader waits for more of an answer that has begun.
+        quiet_rounds: Watch rounds in a row in which one waited and nothing came.
         idle_since_s: When the connection became free, by the loop's clock. Set by the owner.
     """
 
@@ -44,7 +45,6 @@ class Connection(asyncio.Protocol):
         "_parser",
         "_parts",
         "_paused",
-        "_quiet_rounds",
         "_raw",
         "_readable",
         "_until_close",
@@ -54,6 +54,7 @@ class Connection(asyncio.Protocol):
         "idle_since_s",
         "on_body",
         "on_header",
+        "quiet_rounds",
         "requests",
         "transport",
     )
@@ -71,7 +72,7 @@ class Connection(asyncio.Protocol):
         self._keep_alive = False
         self._until_close = False
         self._paused = False
-        self._quiet_rounds = 0
+        self.quiet_rounds = 0
         self._readable: Callable[[int], object] | None = None
         self.transport: asyncio.Transport | None = None
         self.exchange: Exchange | None = None
@@ -123,7 +124,7 @@ class Connection(asyncio.Protocol):
         """Continues reading."""
         if self._paused and self.transport is not None:
             self._paused = False
-            self._quiet_rounds = 0
+            self.quiet_rounds = 0
             self.transport.resume_reading()
 
     def drop(self, error: Exception | None = None) -> None:
@@ -135,12 +136,12 @@ class Connection(asyncio.Protocol):
             self.transport.abort()
 
     def watched(self) -> int:
-        """Returns how many watch rounds in a row, this one included, a reader waited for the body and nothing of it came."""
+        """Counts a watch round; returns `quiet_rounds`."""
         if self.exchange is None or self._paused or not self.awaited:
-            self._quiet_rounds = 0
+            self.quiet_rounds = 0
         else:
-            self._quiet_rounds += 1
-        return self._quiet_rounds
+            self.quiet_rounds += 1
+        return self.quiet_rounds
 
     # -- the event loop's calls ---------------------------------------------------------------------------------------------
 
@@ -160,7 +161,7 @@ class Connection(asyncio.Protocol):
             # No request is in progress, so these bytes answer nothing.
             self.drop()
             return
-        self._quiet_rounds = 0
+        self.quiet_rounds = 0
         self.heard = True
         parts = self._parts
         try:

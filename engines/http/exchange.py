@@ -15,7 +15,7 @@ Take = Callable[[bytes], bool]
 
 
 class Source(Protocol):
-    """The part of a connection that an exchange uses. `awaited` is True while a reader waits for the body."""
+    """The part of a connection that an exchange uses. `awaited` is True while a reader waits for more of an answer that has begun."""
 
     awaited: bool
 
@@ -82,7 +82,6 @@ class Exchange:
         self.take = take
         source = self._source
         if source is not None:
-            source.awaited = True
             if keeps_up:
                 source.resume()
             else:
@@ -119,6 +118,11 @@ class Exchange:
         data = self._held[0] if len(self._held) == 1 else b"".join(self._held)
         self._held, self._held_bytes = [], 0
         return data
+
+    def begun(self) -> None:
+        """See `hmas.engines.base.EngineResponse.begun`."""
+        if self._source is not None:
+            self._source.awaited = True
 
     def resume(self) -> None:
         """Continues reading once `take` can accept more."""

@@ -5,7 +5,7 @@ import socket
 import ssl
 from urllib.parse import urlsplit
 
-from hmas.engines.errors import ConnectionBroken
+from hmas.engines.errors import EngineSilent
 from hmas.engines.http.connection import Connection
 
 KEEPALIVE_S = 4.0
@@ -23,7 +23,7 @@ class Pool:
     Args:
         url: `http://` or `https://`, host, and the port if it is not the scheme's default.
         connect_timeout_s: How long it may take to establish a connection.
-        idle_timeout_s: Silence in the middle of a body, while a reader waits for it, after which the connection is dropped.
+        idle_timeout_s: Silence in the middle of an answer, while a reader waits for it, after which the connection is dropped.
 
     Attributes:
         connections: All that are open.
@@ -78,6 +78,11 @@ class Pool:
             self._timer = loop.call_later(self._round_s, self._watch)
         return connection
 
+    def computes(self) -> None:
+        """The engine's token counters have moved: it may be working on an answer that shows nothing (hidden reasoning)."""
+        for connection in self.connections:
+            connection.quiet_rounds = 0
+
     async def close(self) -> None:
         """Drops every connection and returns when all have ended."""
         if self._timer is not None:
@@ -106,7 +111,7 @@ class Pool:
         for connection in list(self.connections):
             # The round in which the last bytes arrived is counted too, so one more has to pass.
             if connection.watched() > limit:
-                connection.drop(ConnectionBroken(f"silent for {self._idle_timeout_s:g} s"))
+                connection.drop(EngineSilent(f"the engine was silent for {self._idle_timeout_s:g} s in the middle of its answer"))
         oldest_s = loop.time() - KEEPALIVE_S
         for connection in [idle for idle in self._idle if not idle.usable or idle.idle_since_s <= oldest_s]:
             self._idle.remove(connection)

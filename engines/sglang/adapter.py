@@ -14,6 +14,7 @@ from hmas.engines.client import EngineClient
 from hmas.engines.control import PluginEngine
 from hmas.engines.errors import EngineError
 from hmas.engines.http.exchange import Exchange
+from hmas.engines.openai import COMPLETION_CAP
 from hmas.engines.sglang.answers import Counters, Load, Loads, ServerInfo, parse_answer, parse_counters
 
 CAP = "pp_max_micro_batch_size"
@@ -130,6 +131,7 @@ class SglangEngine(PluginEngine):
                 priority=info.enable_priority_scheduling,
                 load_signals=True,
                 token_counters=self._counters.live,
+                completion_cap=COMPLETION_CAP,
                 control=words,
             )
         )

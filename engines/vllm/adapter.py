@@ -14,7 +14,8 @@ from hmas.engines.base import EngineCapabilities, EngineSnapshot, KnobName, Knob
 from hmas.engines.client import CONTROL_TIMEOUT_S, EngineClient
 from hmas.engines.control import ControlState, PluginEngine
 from hmas.engines.errors import EngineError, EngineProtocolError, EngineUnavailable
-from hmas.engines.openai import WINDOW_ONLY, read_samples
+from hmas.engines.http.exchange import Exchange
+from hmas.engines.openai import COMPLETION_CAP, WINDOW_ONLY, read_samples
 
 RUNNING = "vllm:num_requests_running"
 WAITING = "vllm:num_requests_waiting"
@@ -30,6 +31,9 @@ _CONTROL_READ_EVERY_S = 5.0
 """How often the active knobs are read again, because another client may have changed them."""
 _CONTROL_WAIT_S = 1.0
 
+MESSAGES = "/v1/messages"
+PRIORITY = "x-vllm-priority"
+"""Header with a request's priority, which counts before the one in the body. Bodies of Messages have no such field in vLLM."""
 ID_PREFIXES: Mapping[str, str] = {"/v1/chat/completions": "chatcmpl-", "/v1/completions": "cmpl-"}
 
 
@@ -47,6 +51,12 @@ class VllmEngine(PluginEngine):
         self._settings: dict[str, int] = {}
         self._cores = 1
         self._control_read_s = float("-inf")
+
+    async def send(self, path: str, body: bytes, headers: Mapping[str, str], *, request_id: str, priority: int = 0) -> Exchange:
+        """As `OpenAIEngine.send`; with a Messages request the priority goes as a header. Older versions need it in the body of others."""
+        if path == MESSAGES and priority and self.capabilities.priority:
+            headers, priority = {**headers, PRIORITY: str(priority)}, 0
+        return await super().send(path, body, headers, request_id=request_id, priority=priority)
 
     async def abort(self, request_id: str) -> bool:
         """Asks vLLM to drop a request, by the id under which it was sent; returns False if the development endpoints are closed."""
@@ -115,6 +125,7 @@ class VllmEngine(PluginEngine):
             priority=scheduler.get("policy") == "priority",
             load_signals=True,
             token_counters=True,
+            completion_cap=COMPLETION_CAP,
         )
 
     async def _read_control(self, now_s: float) -> None:

@@ -25,6 +25,8 @@ class BadEngine:
         status: Of the answer to a generation request; other than 200 with `document` and `headers`.
         hung: It takes requests and computes nothing, until it is released.
         tokens_before_hang: Tokens of a stream that still come.
+        head_first: The head of a stream comes before anything is computed, as from vLLM; else with the first token.
+        unseen: Tokens that are computed after the first one of a stream, and are not sent.
         unwell: Its health check fails.
         posts: Generation requests that it was sent.
     """
@@ -38,6 +40,8 @@ class BadEngine:
         self.hung = False
         self.unwell = False
         self.tokens_before_hang = 0
+        self.head_first = False
+        self.unseen = 0
         self.posts = 0
         self.tokens = 0
         self.running = 0
@@ -98,7 +102,7 @@ class BadEngine:
                 self.tokens += 1
             choice = {"index": 0, "message": {"role": "assistant", "content": "a" * count}, "finish_reason": "stop"}
             return web.json_response({"choices": [choice], "usage": {"completion_tokens": count}})
-        if not self.tokens_before_hang:
+        if not (self.tokens_before_hang or self.head_first):
             await self._hang()
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
@@ -107,6 +111,9 @@ class BadEngine:
                 await self._hang()
             self.tokens += 1
             await response.write(_event({"index": 0, "delta": {"content": "a"}, "finish_reason": None}))
+            for _ in range(0 if number else self.unseen):
+                await asyncio.sleep(PACE_S)
+                self.tokens += 1
         await response.write(_event({"index": 0, "delta": {}, "finish_reason": "stop"}) + b"data: [DONE]\n\n")
         return response
 

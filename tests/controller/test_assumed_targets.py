@@ -1,5 +1,7 @@
 """Targets that a request did not declare are brought within what its engines can do."""
 
+from typing import Literal
+
 import pytest
 
 from hmas.controller.core.types import Controls, Estimates, Request, Slo
@@ -28,8 +30,10 @@ def scheduler(headroom: float, token_ms: dict[str, float]) -> Scheduler:
     return made
 
 
-def entry(made: Scheduler, *, declared: Slo | None = None, prompt_tokens: int = 100) -> QueueEntry:
-    request = Request(id="r", tenant="t", model="m", arrival_s=0.0, prompt_tokens=prompt_tokens, declared_slo=declared)
+def entry(made: Scheduler, *, declared: Slo | None = None, half: Literal["", "ttft", "tpot"] = "", prompt_tokens: int = 100) -> QueueEntry:
+    request = Request(
+        id="r", tenant="t", model="m", arrival_s=0.0, prompt_tokens=prompt_tokens, declared_slo=declared, half_declared=half
+    )  # fmt: skip
     taken = made.submit(request, Estimates(slo=declared or TABLE), 0.0)
     assert isinstance(taken, QueueEntry)
     return taken
@@ -55,6 +59,15 @@ def test_an_assumed_target_leaves_room_for_what_the_fastest_engine_takes(
 def test_a_declared_target_stands():
     declared = Slo(ttft_ms=500.0, tpot_ms=20.0)
     assert entry(scheduler(3.0, {"slow": 60.0}), declared=declared).estimates.slo == declared
+
+
+@pytest.mark.parametrize(("half", "expected"), [("ttft", Slo(ttft_ms=2000.0, tpot_ms=180.0)), ("tpot", Slo(ttft_ms=3000.0, tpot_ms=90.0))])
+def test_of_two_targets_only_the_undeclared_one_is_raised(half: Literal["ttft", "tpot"], expected: Slo):
+    made = scheduler(3.0, {"slow": 60.0})
+    taken = entry(made, declared=TABLE, half=half, prompt_tokens=1000)
+    assert taken.estimates.slo == expected
+    made.revise("r", Estimates(slo=TABLE), 0.1)
+    assert taken.estimates.slo == expected, "an agent's answer is raised likewise"
 
 
 @pytest.mark.parametrize("running", [False, True])

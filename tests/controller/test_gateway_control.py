@@ -225,6 +225,7 @@ async def test_perception_changes_what_is_believed_but_not_what_was_declared(tmp
     async with running(tmp_path, scheduler=SLOW_TICKS) as rig:
         request_id, tasks = await waiting_request(rig, {"x-slo-ttft-ms": "1500"})
         entry = of_type(QueueEntry, rig.gateway.manager.active[request_id].entry)
+        assert entry.request.half_declared == "ttft"
         rig.bus.post(features(rig, request_id))
         await eventually(lambda: entry.estimates.source == "perception")
         assert entry.estimates.task_type is TaskType.SUMMARIZATION

@@ -3,9 +3,10 @@
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 from bad_engines import BadEngine, PlainEngine, before, circuits, metric
-from gateway_kit import MODEL, chat, eventually, gateway_config
+from gateway_kit import FAST, MODEL, chat, eventually, gateway_config, running
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,10 +33,14 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(circuit_breaker, "LONGEST_WAIT_S", 0.2)
 
 
-@pytest.mark.parametrize("stream", [True, False])
-async def test_a_hung_engine_is_shown_as_such_and_its_requests_are_served_elsewhere(tmp_path: Path, stream: bool):
+@pytest.mark.parametrize(("stream", "head_first"), [(True, False), (True, True), (False, False)])
+async def test_a_hung_engine_is_shown_as_such_and_its_requests_are_served_elsewhere(
+    tmp_path: Path, stream: bool, head_first: bool, monkeypatch: pytest.MonkeyPatch
+):
+    # No probe begins before all is looked at.
+    monkeypatch.setattr(circuit_breaker, "FIRST_WAIT_S", 10.0)
     hung, well = BadEngine(), BadEngine()
-    hung.hung = True
+    hung.hung, hung.head_first = True, head_first
     async with before(tmp_path, hung, well, gateway=SOON) as rig:
         answer = await asyncio.wait_for(rig.post(chat(tokens=2, stream=stream), headers={"x-request-id": "moved"}), 5)
         assert (answer.status, answer.headers["x-hmas-instance"]) == (200, "b")
@@ -92,16 +97,38 @@ async def test_a_long_answer_that_is_not_streamed_is_no_hang(tmp_path: Path):
     assert (answer.status, engine.posts + other.posts) == (200, 1)
 
 
-async def test_without_counters_a_streamed_request_has_a_time_limit_for_the_head(tmp_path: Path):
+@pytest.mark.parametrize("head_first", [False, True])
+async def test_without_counters_a_streamed_request_has_a_time_limit_for_its_beginning(tmp_path: Path, head_first: bool):
     hung, well = PlainEngine(), PlainEngine()
-    hung.hung = True
+    hung.hung, hung.head_first = True, head_first
     async with before(tmp_path, hung, well, gateway=HEAD_SOON) as rig:
         answer = await asyncio.wait_for(rig.post(chat(tokens=2), headers={"x-request-id": "moved"}), 5)
         failed = (await rig.admin("GET", "/admin/requests/moved")).json["attempts"][0]["failed"]
         assert not rig.events("engine.health")[2:], "it was never down: its health check answers"
         assert rig.balanced()
     assert (answer.status, answer.headers["x-hmas-instance"], hung.posts, well.posts) == (200, "b", 1, 1)
-    assert "no response head within" in failed
+    assert "no answer begun within" in failed
+
+
+async def test_a_head_and_a_long_prompt_are_no_silence(tmp_path: Path):
+    slow = msgspec.structs.replace(FAST, prefill_ms_per_token=1.0)
+    async with running(tmp_path, engines=2, profile=slow, gateway=gateway_config(engine_idle_timeout_s=0.1)) as rig:
+        answer = await rig.post(chat("word " * 300, tokens=3))
+        (completion,) = await rig.completions()
+        assert len(rig.events("engine.health")) == 2, "both came up, none went down"
+        assert sum(len(sim.bodies) for sim in rig.sims) == 1
+    assert (answer.status, answer.events[-1]) == (200, "[DONE]")
+    assert completion.ttft_ms > 200.0, "longer than an answer that has begun may be silent"
+
+
+async def test_silence_while_tokens_are_counted_is_no_failure(tmp_path: Path):
+    """The model reasons, and the request asks to see none of it."""
+    engine = BadEngine()
+    engine.unseen = 15
+    async with before(tmp_path, engine, gateway=gateway_config(engine_idle_timeout_s=0.1)) as rig:
+        answer = await rig.post(chat(tokens=3))
+        assert rig.balanced()
+    assert (answer.status, answer.text, answer.events[-1]) == (200, "aaa", "[DONE]")
 
 
 async def test_and_one_that_is_not_streamed_has_none(tmp_path: Path):
@@ -159,8 +186,20 @@ async def test_what_has_begun_is_not_sent_twice(tmp_path: Path):
         assert rig.balanced()
     *_, error, done = answer.events
     assert (answer.status, done) == (200, "[DONE]")
+    *_, error, done = answer.events
+    assert (answer.status, done) == (200, "[DONE]")
     assert "silent" in error["error"]["message"]
     assert well.posts == 0
+
+
+async def test_silence_in_the_middle_ends_the_answer_and_leaves_the_engine_up(tmp_path: Path):
+    engine = PlainEngine()
+    engine.hung, engine.tokens_before_hang = True, 1
+    async with before(tmp_path, engine, gateway=gateway_config(engine_idle_timeout_s=0.1)) as rig:
+        answer = await asyncio.wait_for(rig.post(chat(tokens=5)), 5)
+        assert len(rig.events("engine.health")) == 1, "it came up, and never went down"
+        assert rig.balanced()
+    assert "engine a: the engine was silent for 0.1 s" in answer.events[-2]["error"]["message"]
 
 
 def reading(at_s: float, *, running: int = 1, tokens: int = 0, healthy: bool = True) -> EngineSnapshot:
@@ -183,12 +222,12 @@ def test_only_running_requests_and_totals_that_stand_still_count():
 @given(st.lists(st.tuples(st.floats(0, 10), st.integers(0, 2), st.integers(0, 3), st.booleans()), max_size=50))
 def test_it_never_measures_more_than_the_time_since_something_was_computed(script: list[tuple[float, int, int, bool]]):
     watch, now_s, tokens, moved_s = StallWatch(), 0.0, 0, 0.0
-    for pause_s, running, more, healthy in script:
+    for pause_s, busy, more, healthy in script:
         now_s += pause_s
         tokens += more
         if more:
             moved_s = now_s
-        stalled_s = watch.stalled_s(reading(now_s, running=running, tokens=tokens, healthy=healthy))
+        stalled_s = watch.stalled_s(reading(now_s, running=busy, tokens=tokens, healthy=healthy))
         assert 0.0 <= stalled_s <= now_s - moved_s + 1e-9
 
 

@@ -23,7 +23,7 @@ def ask(text: str = "hello there", *, tokens: int = 8, **fields: Any) -> dict[st
 
 async def test_streams_are_passed_on_and_counted(tmp_path: Path):
     async with running(tmp_path) as rig:
-        answer = await rig.post(ask(stream=True), PATH, headers={"anthropic-version": "2023-06-01"})
+        answer = await rig.post(ask(stream=True), PATH, headers={"anthropic-version": "2023-06-01", "x-vllm-priority": "-99"})
         (completion,) = await rig.completions()
         assert rig.balanced()
         (head,) = rig.sims[0].heads
@@ -33,6 +33,7 @@ async def test_streams_are_passed_on_and_counted(tmp_path: Path):
     assert events[-2]["usage"]["output_tokens"] == 8
     assert (completion.outcome, completion.output_tokens) == (OutcomeKind.COMPLETED, 8)
     assert head["anthropic-version"] == "2023-06-01"
+    assert "x-vllm-priority" not in head, "vLLM would take it for the gateway's"
 
 
 async def test_whole_answers_and_counts_of_tokens(tmp_path: Path):

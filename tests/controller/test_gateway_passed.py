@@ -1,4 +1,4 @@
-"""Answers of engines in bytes, and answers that are larger than the gateway holds: neither is a failure of the engine."""
+"""Answers of engines in bytes or lists, and answers that are larger than the gateway holds: neither is a failure of the engine."""
 
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from hmas.controller.gateway.instances.circuit_breaker import FAILURES
 from hmas.controller.gateway.requests import relay
 
 BYTES = b"\0\1"
+RANKED = b'[{"index": 0, "score": 1.0}]'
 METADATA = '{"data":[{"index":0,"dtype":"float16","shape":[1],"start":0,"end":2}]}'
 
 
@@ -23,6 +24,15 @@ class BytesEngine(BadEngine):
         self.posts += 1
         await request.read()
         return web.Response(body=BYTES, content_type="application/octet-stream", headers={"metadata": METADATA})
+
+
+class RerankEngine(BadEngine):
+    """Answers a rerank as SGLang does: with a list."""
+
+    async def _generate(self, request: web.Request) -> web.StreamResponse:
+        self.posts += 1
+        await request.read()
+        return web.Response(body=RANKED, content_type="application/json")
 
 
 def embedding(text: str) -> dict[str, Any]:
@@ -40,8 +50,19 @@ async def test_embeddings_in_bytes_are_an_answer(tmp_path: Path):
     assert first.posts + second.posts == len(answers)
 
 
-async def test_a_completion_in_bytes_is_none(tmp_path: Path):
-    async with before(tmp_path, BytesEngine()) as rig:
+async def test_a_list_is_an_answer_too(tmp_path: Path):
+    first, second = RerankEngine(), RerankEngine()
+    async with before(tmp_path, first, second) as rig:
+        asked = [{"model": MODEL, "query": f"number {number}", "documents": ["a"]} for number in range(FAILURES + 1)]
+        answers = [await rig.post(document, "/v1/rerank") for document in asked]
+        assert breakers(rig) == {("closed", 0)}
+    assert {(answer.status, answer.headers["content-type"], answer.body) for answer in answers} == {(200, "application/json", RANKED)}
+    assert first.posts + second.posts == len(answers)
+
+
+@pytest.mark.parametrize("engine", [BytesEngine, RerankEngine])
+async def test_a_completion_in_bytes_or_a_list_is_none(tmp_path: Path, engine: type[BadEngine]):
+    async with before(tmp_path, engine()) as rig:
         answer = await rig.post(chat(stream=False))
         assert breakers(rig) == {("closed", 1)}
     assert (answer.status, answer.error["code"]) == (502, "engine_protocol_error")

@@ -95,6 +95,22 @@ async def test_follow_ups_go_to_the_instance_that_keeps_the_response(tmp_path: P
         assert (answer.status, answer.headers["x-hmas-instance"]) == (200, holder)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_a_follow_up_continues_counts_as_its_prompt(tmp_path: Path, *, stream: bool):
+    async with running(tmp_path) as rig:
+        previous: dict[str, Any] = {}
+        totals = []
+        for text in ("many words " * 200, "go on", "and on"):
+            answer = await rig.post(ask(text, tokens=40, stream=stream, **previous), PATH)
+            response = named_events(answer)[-1]["response"] if stream else answer.json
+            totals.append(response["usage"]["total_tokens"])
+            previous = {"previous_response_id": response["id"]}
+        prompts = [completion.prompt_tokens for completion in await rig.completions()]
+    assert 200 < totals[0] < totals[1] < totals[2]
+    assert totals[0] < prompts[1] < totals[0] + 50
+    assert totals[1] < prompts[2] < totals[1] + 50
+
+
 async def test_a_query_about_a_response_goes_to_its_engine(tmp_path: Path):
     answer = {"id": "resp_1", "object": "response", "status": "completed", "output": [], "usage": {"input_tokens": 1, "output_tokens": 1}}
     async with before(tmp_path, lambda _: (200, "application/json", orjson.dumps(answer))) as (rig, _):

@@ -153,6 +153,16 @@ def test_comments_and_named_events_pass():
     assert scanner.tokens == 1
 
 
+@pytest.mark.parametrize("gap", [b"\n\n", b"\r\n\r\n"])
+def test_comments_before_the_first_event_are_dropped(gap: bytes):
+    scanner, comment, first = EventScanner(), b": keep-alive" + gap, event(delta("a"), gap=gap)
+    assert scanner.feed(comment) == b""
+    assert scanner.feed(comment + first[:9]) == b""
+    assert scanner.feed(first[9:]) == first
+    assert scanner.feed(comment) == comment
+    assert scanner.tokens == 1
+
+
 @pytest.mark.parametrize(
     "document", [{"error": {"message": "out of memory", "code": 500}}, {"object": "error", "message": "out of memory"}]
 )

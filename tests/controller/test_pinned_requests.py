@@ -166,7 +166,7 @@ async def test_a_follow_up_that_its_engine_fails_is_sent_to_no_other(tmp_path: P
 
 
 async def test_a_follow_up_on_a_stale_connection_goes_to_the_same_engine_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(KeptResponses, "holder_of_previous", lambda *_: "b")
+    monkeypatch.setattr(KeptResponses, "holder_of_previous", lambda *_: ("b", 0))
     engines = ClosingEngine(closes=0), ClosingEngine(closes=1)
     async with before(tmp_path, *engines) as rig:
         await rig.post(ask(previous_response_id="resp_1"), PATH)

@@ -12,7 +12,7 @@ import pytest
 from hmas_lab.virtual_loop import VirtualLoop, run_virtual
 
 from hmas.engines.client import EngineClient
-from hmas.engines.errors import EngineError, EngineUnavailable, StaleConnection
+from hmas.engines.errors import EngineError, EngineSilent, EngineUnavailable, StaleConnection
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n6;x=y\r\n world\r\n0\r\n\r\n"
 PLAIN = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -325,9 +325,34 @@ def test_silence_before_the_head_is_not_counted_and_after_it_is():
             response = await client.send("/x", b"", {})
             assert loop.time() - begun_s == pytest.approx(50.0)
             await asyncio.sleep(30.0)
-            with pytest.raises(EngineUnavailable, match="silent for 10 s"):
-                await response.relay(lambda _: True)
+            with pytest.raises(EngineSilent, match="silent for 10 s"):
+                assert [chunk async for chunk in response.chunks()] == [b"o"]
             assert 90.0 <= loop.time() - begun_s <= 93.0
+
+    in_virtual_time(main)
+
+
+@pytest.mark.parametrize(("computes", "ends_s"), [(False, 110.0), (True, 140.0)])
+def test_a_streams_silence_counts_once_its_answer_has_begun_and_nothing_is_computed(computes: bool, ends_s: float):
+    async def script(_: asyncio.StreamReader, writer: asyncio.StreamWriter, __: int) -> None:
+        writer.write(PLAIN[:-2])
+        await asyncio.sleep(100.0)
+        writer.write(PLAIN[-2:-1])
+
+    async def main(loop: VirtualLoop) -> None:
+        async with scripted(script, idle_timeout_s=10.0) as (_, client):
+            begun_s = loop.time()
+            response = await client.send("/x", b"", {})
+            for after_s in (105, 113, 121, 130) if computes else ():
+                loop.call_at(begun_s + after_s, client.pool.computes)
+
+            def take(_: bytes) -> bool:
+                response.begun()
+                return True
+
+            with pytest.raises(EngineSilent, match="silent for 10 s"):
+                await response.relay(take)
+            assert ends_s <= loop.time() - begun_s <= ends_s + 3.0
 
     in_virtual_time(main)
 

@@ -305,8 +305,16 @@ half a li"""
 
 @pytest.fixture
 async def fake_vllm():
-    """vLLM's control surface, with the key demanded and the development endpoints open; the answers are recorded ones."""
+    """vLLM's control surface, with the key demanded and the development endpoints open; the answers are recorded ones.
+
+    Yields its address, the ids that it was asked to abort, and the priorities of completions: in the header, and in the body.
+    """
     aborted = []
+    priorities = []
+
+    async def complete(request):
+        priorities.append((request.headers.get("X-Vllm-Priority"), (await request.json()).get("priority")))
+        return web.json_response({"choices": []})
 
     async def abort(request):
         aborted.append((await request.json())["request_ids"])
@@ -334,15 +342,16 @@ async def fake_vllm():
     app.router.add_get("/metrics", metrics)
     app.router.add_get("/v1/models", answer(data=[]))
     app.router.add_post("/abort_requests", abort)
+    app.router.add_post("/v1/{tail:.*}", complete)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    yield f"http://127.0.0.1:{runner.addresses[0][1]}", aborted
+    yield f"http://127.0.0.1:{runner.addresses[0][1]}", aborted, priorities
     await runner.cleanup()
 
 
 async def test_vllm_with_its_development_endpoints(fake_vllm):
-    url, aborted = fake_vllm
+    url, aborted, _ = fake_vllm
     engine = await connect_engine(name="v", url=url, api_key="secret")
     assert (engine.capabilities.kind, engine.capabilities.version) == ("vllm", "0.32.0")
     assert engine.capabilities.priority
@@ -355,6 +364,16 @@ async def test_vllm_with_its_development_endpoints(fake_vllm):
     assert await engine.abort("abc")
     assert "chatcmpl-abc" in aborted[0]
     await engine.close()
+
+
+async def test_vllm_takes_the_priority_of_a_messages_request_from_a_header(fake_vllm):
+    url, _, priorities = fake_vllm
+    engine = await connect_engine(name="v", url=url, api_key="secret")
+    for path in (CHAT, "/v1/messages"):
+        for priority in (10, 0, -3):
+            await read(await engine.send(path, body(), {}, request_id="r", priority=priority))
+    await engine.close()
+    assert priorities == [(None, 10), (None, None), (None, -3), ("10", None), (None, None), ("-3", None)]
 
 
 async def test_a_wrong_key_is_named(fake_vllm):

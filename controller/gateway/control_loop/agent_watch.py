@@ -80,9 +80,13 @@ class AgentWatch:
         return with_features(now, features, declared, forecast.output_tokens, now.output_tokens_upper, proven=False)
 
     def with_cost(self, now: Estimates, cost: RequestCost, answers: Answers) -> Estimates:
-        """The estimates after prediction's answer; unchanged while its times are worse than the history's."""
+        """The estimates after prediction's answer. While its times under load are worse than the history's, only those without load count.
+
+        The mean over unlike instances may be wrong where each instance's own times are right.
+        """
         answers.cost = msgspec.structs.replace(cost, alone_ttft_ms={}, alone_tpot_ms={}) if cost.alone_ttft_ms else cost
-        return now if self.scores.costs.aside else with_cost(now, cost)
+        after = with_cost(now, cost)
+        return msgspec.structs.replace(now, alone=after.alone) if self.scores.costs.aside else after
 
     def dispatched(self, dispatch: Dispatch, scheduler: Scheduler, answers: Answers | None, now_s: float) -> None:
         """Scores the agents after a dispatch; the scheduler already counts the request as in flight."""
@@ -110,11 +114,12 @@ class AgentWatch:
         if not capped:
             self._length_known(answers, ended)
         cost = answers.cost
-        if cost is None or ended.service_ttft_ms <= 0.0 or ended.tpot_ms <= 0.0 or ended.instance not in cost.ttft_ms:
+        if cost is None or ended.service_ttft_ms <= 0.0 or ended.tpot_ms <= 0.0:
             return
-        predicted = (cost.ttft_ms[ended.instance], cost.tpot_ms.get(ended.instance, answers.default.tpot_ms))
-        default = (answers.default.ttft_ms, answers.default.tpot_ms)
-        if self.scores.timed(predicted, default, (ended.service_ttft_ms, ended.tpot_ms)):
+        # As policies use them: not the times of the instance that served it.
+        default, predicted = answers.default, with_cost(answers.default, cost)
+        measured = (ended.service_ttft_ms, ended.tpot_ms)
+        if self.scores.timed((predicted.ttft_ms, predicted.tpot_ms), (default.ttft_ms, default.tpot_ms), measured):
             self._report(Standing("prediction", COSTS, self.scores.costs))
 
     def _length_known(self, answers: Answers, ended: Ended) -> None:

@@ -145,6 +145,11 @@ class Fleet:
                 self._contexts[model] = known
         return known
 
+    def completion_cap(self, model: str) -> int:
+        """The largest `EngineCapabilities.completion_cap` of the instances that serve `model`; 0 if one of them has none."""
+        found = [instance.engine.capabilities.completion_cap for instance in self._servers(model)]
+        return max(found) if found and min(found) > 0 else 0
+
     def adapter(self, model: str) -> str:
         """The name of the LoRA adapter that answers for `model`, empty if that is a model of its own: vLLM then names no `parent`."""
         entries = (entry for instance in self.instances.values() for entry in instance.entries if entry["id"] == model)

@@ -23,7 +23,7 @@ from hmas.controller.gateway.requests.apis.kept_responses import KeptResponses
 from hmas.controller.gateway.requests.apis.registry import api_of
 from hmas.controller.gateway.requests.auth import Authenticator
 from hmas.controller.gateway.requests.manager import RequestManager
-from hmas.controller.gateway.requests.parse import BodyParser
+from hmas.controller.gateway.requests.parse import BodyParser, with_cap
 from hmas.controller.gateway.requests.relay import STREAM_HEADERS, Answer, EngineFault, relay
 from hmas.controller.gateway.requests.request_headers import Claims, Ids, clamp_priority, forwarded, read_claims, require_json
 from hmas.controller.observability.observer import Observers
@@ -87,13 +87,14 @@ class CompletionHandler:
         salt = self._manager.block_salt(identity.tenant)
         call = await self._bodies.call(http.path, body, self._fleet.only_model, salt)
         # What continues a response has to reach the instance that keeps it.
-        only_on = self._kept.holder_of_previous(call, identity.tenant)
+        only_on, history_tokens = self._kept.holder_of_previous(call, identity.tenant)
         serving = self._failover
         model = serving.model_on(call.model, only_on) if call.previous_response else serving.model_for(call.model)
         fields: dict[str, object] = {} if call.names_model and model == call.model else {"model": model}
         served_instead = "" if model == call.model else model
-        if served_instead:
-            call = replace(call, model=model)
+        if served_instead or history_tokens:
+            call = replace(call, model=model, prompt_tokens=call.prompt_tokens + history_tokens)
+        call = with_cap(call, self._fleet.completion_cap)
         # One that claims none has 0, which may be better than its tenant's best.
         priority = clamp_priority(call.priority or 0, identity.limits)
         if call.priority is not None and priority != call.priority:
@@ -135,6 +136,7 @@ class CompletionHandler:
                 max_output_tokens=call.max_output_tokens,
                 min_output_tokens=call.min_output_tokens,
                 declared_slo=slo,
+                half_declared=declared.half,
                 priority=priority,
                 deadline_s=arrival_s + self._request_timeout_s,
                 session=claims.session or call.cache_key,
@@ -245,6 +247,7 @@ class CompletionHandler:
         else:
             self._fleet.request_failed(live.instance, sent_s, answer.engine_error, live.body)
         if answer.streamed:
+            self._note_kept(live, answer)
             out.finish(answer.tail)
         else:
             headers = self._answer_begins(live, answer, out, answer.in_engine_s)
@@ -326,10 +329,14 @@ class CompletionHandler:
         live.stage = "answering"
         now_s = self._clock.now_s()
         overhead_s = max(0.0, out.spent_s() - (live.dispatched_s - live.queued_s) - in_engine_s)
-        if answer.response_id:
-            self._kept.note(answer.response_id, live.request.tenant, live.instance)
+        self._note_kept(live, answer)
         self._observer.first_token(live.request, live.instance, overhead_s, now_s)
         return self._manager.headers(live, now_s, overhead_s)
+
+    def _note_kept(self, live: ActiveRequest, answer: Answer) -> None:
+        """Notes who keeps the answer. Of a stream its tokens are known at its end only."""
+        if answer.response_id:
+            self._kept.note(answer.response_id, live.request.tenant, live.instance, answer.total_tokens)
 
     def _headers(self, live: ActiveRequest) -> dict[str, str]:
         return self._manager.headers(live, self._clock.now_s())

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hmas.controller.gateway.http.transport import Responder
 from hmas.controller.gateway.requests.apis.api import Api
 from hmas.controller.gateway.requests.engine_errors import Complaint
-from hmas.controller.gateway.requests.sse import usage_figures
+from hmas.controller.gateway.requests.sse import usage_figures, usage_total
 from hmas.engines.base import EngineResponse
 from hmas.engines.errors import EngineError, EngineProtocolError
 
@@ -59,7 +59,8 @@ class Answer:
     Attributes:
         status: HTTP status passed on; that of the error's code if the engine refused the request in its first event.
         started: Whether the client has been sent anything.
-        output_tokens: By the engine's `usage`, otherwise counted; None if neither is known.
+        output_tokens: By the engine's `usage`, None without one: events are counted elsewhere, and need not be tokens.
+        total_tokens: Prompt and output by that `usage`, 0 if unknown.
         body: The whole answer, if it did not come as a stream.
         engine_error: The engine's own error inside the stream, empty if there was none.
         engine_well: Whether the engine worked correctly; this includes an error that blames the request (a code of 4xx).
@@ -75,6 +76,7 @@ class Answer:
     started: bool = False
     streamed: bool = False
     output_tokens: int | None = None
+    total_tokens: int = 0
     cached_tokens: int | None = None
     body: bytes = b""
     tail: bytes = b""
@@ -130,8 +132,8 @@ class EventRelay:
             EngineProtocolError: The stream ended in the middle of the answer.
         """
         answer, scanner = self._answer, self._scanner
-        output, answer.cached_tokens = usage_figures(scanner.usage)
-        answer.output_tokens = scanner.tokens if output is None else output
+        answer.output_tokens, answer.cached_tokens = usage_figures(scanner.usage)
+        answer.total_tokens = usage_total(scanner.usage)
         if scanner.error is not None:
             answer.engine_error = scanner.error.message
             answer.engine_well = scanner.error.blames_request
@@ -157,7 +159,6 @@ class EventRelay:
             return True
         tokens = scanner.tokens
         if tokens > before:
-            answer.output_tokens = tokens
             self._progress(tokens)
         if not answer.started:
             self._start(tokens)
@@ -176,7 +177,7 @@ class EventRelay:
             told = f"the engine reported an error: {error.message}"
             raise EngineFault(error.status, told, self._api.complaint_body(error)) if 400 <= error.status < 500 else EngineFault(500, told)
         self._answer.started = True
-        self._answer.output_tokens = tokens
         self._answer.response_id = self._scanner.response_id
+        self._response.begun()
         self._out.start(200, self._head())
         self._out.when_drained(self._response.resume)

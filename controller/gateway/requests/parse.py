@@ -5,6 +5,7 @@ The parsed document is not kept: it takes up to 25 times the memory of the body,
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -19,7 +20,7 @@ from hmas.controller.core.body_bounds import (
     repeated_key,
 )
 from hmas.controller.core.errors import BodyError
-from hmas.controller.core.request_body import Call, read_call, read_model, read_priority
+from hmas.controller.core.request_body import COMPLETIONS, Call, read_call, read_model, read_priority
 from hmas.controller.gateway.errors import ApiError
 
 MAX_DEPTH = 254
@@ -111,6 +112,19 @@ class BodyParser:
             return document
         finally:
             self._one_at_a_time.release()
+
+
+def with_cap(call: Call, cap_of: Callable[[str], int]) -> Call:
+    """The call with the cap that engines set on a plain completion whose body sets none.
+
+    Args:
+        call: The call.
+        cap_of: Tells the most tokens of one answer that a model's engines then give, 0 if they may give any number.
+    """
+    if call.path != COMPLETIONS or call.max_output_tokens is not None:
+        return call
+    most = cap_of(call.model) * call.sequences
+    return replace(call, max_output_tokens=most, min_output_tokens=min(call.min_output_tokens, most)) if most else call
 
 
 def _count(structure: BodyStructure, body: bytes) -> bool:

@@ -3,11 +3,13 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import orjson
+
 from hmas.controller.gateway.http.transport import Responder
 from hmas.controller.gateway.requests.apis.api import NOT_AGAIN, Api, complaint_of
 from hmas.controller.gateway.requests.engine_errors import REFUSALS, Complaint, json_object, read_complaint
 from hmas.controller.gateway.requests.event_relay import JSON, LACKS_API, SSE, Answer, EngineFault, EngineRefused, EventRelay
-from hmas.controller.gateway.requests.sse import excerpt, usage_figures
+from hmas.controller.gateway.requests.sse import excerpt, usage_figures, usage_total
 from hmas.engines.base import EngineResponse
 from hmas.engines.errors import AnswerTooLarge, EngineProtocolError, EngineUnavailable
 
@@ -42,7 +44,7 @@ async def relay(
         api: The API of the request: how its events and errors are read and written.
         head: Creates the response headers; called when the first whole event has arrived.
         progress: Called with the output tokens so far, whenever more have come.
-        binary: Whether a whole answer of bytes without JSON is one, too: vLLM sends embeddings in that form on request.
+        binary: Whether a whole answer that is no JSON object is one, too: bytes (vLLM's embeddings on request), a list (SGLang's rerank).
 
     Raises:
         EngineError: The engine broke off, failed, or sent no valid answer; `answer.started` shows whether the client has received anything.
@@ -75,7 +77,7 @@ async def relay(
     if refusal is not None:
         _refuse(answer, refusal, api)
         return
-    if document is None and binary and response.status == 200 and kind == BYTES:
+    if document is None and binary and response.status == 200 and _is_bytes_or_list(kind, body):
         answer.content_type, answer.body = content_type, body
         if METADATA in response.headers:
             answer.headers = {METADATA: response.headers[METADATA]}
@@ -109,6 +111,7 @@ def _read_answer(answer: Answer, document: dict[str, Any], api: Api) -> None:
     usage = document.get("usage")
     if isinstance(usage, dict):
         answer.output_tokens, answer.cached_tokens = usage_figures(usage)
+        answer.total_tokens = usage_total(usage)
 
 
 async def _relay_events(events: EventRelay, response: EngineResponse) -> None:
@@ -182,6 +185,15 @@ async def _read_whole(response: EngineResponse) -> bytes:
         if size > MAX_ANSWER_BYTES:
             raise AnswerTooLarge(f"the engine's answer is larger than {MAX_ANSWER_BYTES} bytes")
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _is_bytes_or_list(kind: str, body: bytes) -> bool:
+    if kind != JSON:
+        return kind == BYTES
+    try:
+        return isinstance(orjson.loads(body), list)
+    except orjson.JSONDecodeError:
+        return False
 
 
 def _document(kind: str, body: bytes) -> dict[str, Any] | None:

@@ -23,14 +23,15 @@ class EventScanner:
     """Takes the bytes of one stream and returns those that form whole events.
 
     Half an event is held back until its rest arrives, so that an engine that breaks off in the middle of one leaves the client with whole
-    events only. Tokens are counted as events with content; if the engine sends `usage`, that count is exact.
+    events only. What comes without data before the first event (vLLM's comments that keep connections alive) is dropped: it begins no
+    answer. Tokens are counted as events with content, one each for every choice; if the engine sends `usage`, that count is exact.
 
     The token events of one stream differ only in one JSON text, that of the token. Once one of them has been parsed, the bytes before and
     after that text are known. An event with the same beginning and end, and with a text without quotes, escapes and line ends between them,
     is the same document with another token: it counts like the parsed one and need not be parsed. Events of another form are parsed.
 
     Attributes:
-        tokens: Events with content so far.
+        tokens: Events with content so far. The scheduler corrects the count where an engine puts several tokens into an event.
         done: Whether `[DONE]` has been seen.
         finished: Whether a finish reason has been seen.
         aborted: Whether that reason was the engine's own `abort`.
@@ -46,6 +47,7 @@ class EventScanner:
         "_frame",
         "_gap",
         "_held",
+        "_opened",
         "_usage",
         "aborted",
         "done",
@@ -65,6 +67,7 @@ class EventScanner:
         self.events = 0
         self.response_id = ""
         self._held = b""
+        self._opened = False
         self._gap = b"\n\n"
         self._usage: dict[str, Any] | None = None
         self._before = self._behind = self._between = b""
@@ -82,7 +85,7 @@ class EventScanner:
         return self.done or (self.finished and not self._held.strip(b"\r\n"))
 
     def feed(self, chunk: bytes) -> bytes:
-        """Takes a chunk; returns the bytes that may be passed on, empty while an event is incomplete.
+        """Takes a chunk; returns the bytes that may be passed on, empty while an event is incomplete and before the first one with data.
 
         Raises:
             EngineProtocolError: The input is not an event stream, or one event is larger than 8 MiB.
@@ -99,7 +102,7 @@ class EventScanner:
             if not chunk:
                 return b""
         self._count(chunk)
-        return chunk
+        return chunk if self._opened else b""
 
     def _count(self, block: bytes) -> None:
         """Counts the tokens of whole events."""
@@ -166,6 +169,7 @@ class EventScanner:
         start = event.find(b"data:")
         if start < 0:
             return
+        self._opened = True
         data = event[start + 5 :].strip()
         if data == b"[DONE]":
             self.done = True
@@ -224,6 +228,8 @@ class NamedEventScanner(EventScanner):
 
     def __init__(self, deltas: tuple[bytes, ...]) -> None:
         super().__init__()
+        # It holds back more than comments, by itself.
+        self._opened = True
         self._deltas = deltas
         self._kept = b""
         self._opening = True
@@ -287,6 +293,12 @@ def usage_figures(usage: dict[str, Any]) -> tuple[int | None, int | None]:
         output if isinstance(output, int) and output >= 0 else None,
         cached if isinstance(cached, int) and cached >= 0 else 0,
     )
+
+
+def usage_total(usage: dict[str, Any]) -> int:
+    """Prompt and output tokens of a `usage` object together, 0 if it does not tell them."""
+    total = usage.get("total_tokens")
+    return total if isinstance(total, int) and total > 0 else 0
 
 
 def excerpt(data: bytes, limit: int = 80) -> str:

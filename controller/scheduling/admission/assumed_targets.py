@@ -16,13 +16,16 @@ def attainable(request: Request, estimates: Estimates, instances: Sequence[Insta
     """Raises assumed targets to at least `headroom` times what the request would take alone. O(instances).
 
     Args:
-        request: A request that declares no targets.
+        request: A request that declares no targets, or only one, which stays as it is.
         estimates: Its current estimates.
         instances: The instances that may serve it. An instance without measurements is ignored; of the others the fastest counts.
         headroom: 0 leaves all targets as they are.
     """
-    tpot_ms = min((one.pace.alone_ms for one in instances if one.pace.alone_ms is not None), default=0.0)
-    prefill_ms = min((took for one in instances if (took := one.pace.prefill_ms(request.prompt_tokens, 0.0)) > 0.0), default=0.0)
+    tpot_ms = prefill_ms = 0.0
+    if request.half_declared != "tpot":
+        tpot_ms = min((one.pace.alone_ms for one in instances if one.pace.alone_ms is not None), default=0.0)
+    if request.half_declared != "ttft":
+        prefill_ms = min((took for one in instances if (took := one.pace.prefill_ms(request.prompt_tokens, 0.0)) > 0.0), default=0.0)
     slo = estimates.slo
     if headroom * tpot_ms <= slo.tpot_ms and headroom * prefill_ms <= slo.ttft_ms:
         return estimates

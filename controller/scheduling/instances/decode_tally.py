@@ -1,10 +1,18 @@
 """What an instance decodes: its tokens, the sequence-seconds that they took, and the batch meanwhile."""
 
 from hmas.controller.core.types import Request
-from hmas.controller.scheduling.instances.running import TokenSource
+from hmas.controller.scheduling.instances.running import Running, TokenSource
 
 _SAMPLE_TOKENS = 8
 """Tokens that a sample of the pace needs: one read of a stream may bring several tokens at once, or part of one."""
+_EVENT_DECAY = 0.95
+"""What an older stream counts for the tokens of an event."""
+_EVENTS_AT_START = 32.0
+"""Events of one token each that count for an instance at its start: a single short stream says little."""
+_FASTER = 2.0
+"""How much faster than its events an engine may have decoded what a stream does not show: fewer ran beside it then, say."""
+_ONE_EACH = 1.02
+"""Up to this many tokens in the mean, an event counts as one token."""
 
 
 class DecodeTally:
@@ -15,9 +23,15 @@ class DecodeTally:
     read (`Instance.sequences`), since it will decode in a moment, but not here, where it does not decode yet. To count it here too gives up
     to 2 points fewer in `lab/benchmarks/guard_study.py` with tight targets, and from 4 fewer to 2 more with `--steep`.
 
+    An event of a stream need not be one token: an engine that decodes speculatively, streams at intervals or falls behind puts several into
+    one. How many is learned from streams that end with the engine's own count.
+
     Attributes:
         decoded: Output tokens reported, without those of each request's first report. The instance adds to it, since a call for each token
             costs more.
+        per_event: Tokens of an event, in the mean; exactly 1.0 where events are tokens.
+        pinned: By request, `per_event` at the first event of each stream in flight for which it was not 1.0: a stream whose earlier events
+            were counted anew would seem to have got many tokens at once.
     """
 
     __slots__ = (
@@ -25,17 +39,24 @@ class DecodeTally:
         "_batch_s",
         "_busy_s",
         "_decoding",
+        "_event_tokens",
+        "_events",
         "_prompt_tokens",
         "_sampled",
         "_seq_s",
         "_since_s",
         "_untimed_tokens",
         "decoded",
+        "per_event",
+        "pinned",
     )
 
     def __init__(self) -> None:
         self._batch = self._decoding = self.decoded = self._untimed_tokens = self._sampled = self._prompt_tokens = 0
         self._batch_s = self._seq_s = self._busy_s = self._since_s = 0.0
+        self._events = self._event_tokens = _EVENTS_AT_START
+        self.per_event = 1.0
+        self.pinned: dict[str, float] = {}
 
     def sent(self, request: Request, now_s: float) -> None:
         """Records that a request is in flight."""
@@ -43,21 +64,45 @@ class DecodeTally:
             self._pass(now_s)
             self._batch += request.sequences
 
-    def began(self, request: Request, now_s: float, tokens: int) -> None:
-        """Records a request's first report, of so many tokens: its first, and those that were read together with it."""
+    def began(self, request: Request, now_s: float, events: int) -> None:
+        """Records a request's first report, of so many events: its first, and those that were read together with it."""
+        if self.per_event != 1.0:
+            self.pinned[request.id] = self.per_event
         self._prompt_tokens += request.prompt_tokens
         self._pass(now_s)
         self._decoding += request.sequences
         if request.stream:
             self._batch += request.sequences
         # The time in which they were decoded is not known: counted with the time from now on, they would have taken none.
-        first = max(1, tokens)
+        first = max(1, self.tokens(request, events))
         self._untimed_tokens += first
         self.decoded -= first
+
+    def tokens(self, request: Request, events: int) -> int:
+        """The tokens of so many events of a stream."""
+        return round(events * self.pinned.get(request.id, 1.0))
+
+    def told(self, run: Running, tokens: int) -> None:
+        """Learns from a stream that has ended, of which the engine says that it has so many tokens.
+
+        One token for each answer may be its stop token, which no event carries. If the other tokens without an event of their own may have
+        been decoded before the first event, as reasoning that is not streamed, the stream says nothing of how many tokens an event carries.
+        """
+        request = run.entry.request
+        events = round(run.tokens / self.pinned.get(request.id, 1.0))
+        more = max(0, tokens - events - request.sequences)
+        first_s = run.last_s if run.first_s is None else run.first_s
+        if more and more * (run.last_s - first_s) <= _FASTER * events * (first_s - run.dispatched_s):
+            return
+        self._events = _EVENT_DECAY * self._events + events
+        self._event_tokens = _EVENT_DECAY * self._event_tokens + events + more
+        found = self._event_tokens / self._events
+        self.per_event = found if found > _ONE_EACH else 1.0
 
     def ended(self, request: Request, now_s: float, *, begun: bool) -> None:
         """Records that a request is no longer in flight. `begun`: it had a first report."""
         self._pass(now_s)
+        self.pinned.pop(request.id, None)
         if begun:
             self._decoding -= request.sequences
         if begun or not request.stream:

@@ -1,16 +1,15 @@
 """The scheduler's account of one engine instance."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 from hmas.controller.core.messages import LengthBound
-from hmas.controller.core.types import Controls, Request
+from hmas.controller.core.types import Controls
 from hmas.controller.scheduling.instances import room
 from hmas.controller.scheduling.instances.decode_tally import DecodeTally
 from hmas.controller.scheduling.instances.instance_group import InstanceGroup
 from hmas.controller.scheduling.instances.kv_fence import Fence, upper_tokens
 from hmas.controller.scheduling.instances.lateness import FirstTokenOverhead
 from hmas.controller.scheduling.instances.overcommit import Preemptions
-from hmas.controller.scheduling.instances.prefix_credit import PrefixCredit, prefix_key
 from hmas.controller.scheduling.instances.recovery import Recovery
 from hmas.controller.scheduling.instances.running import Running, TokenSource
 from hmas.controller.scheduling.instances.speed import InstanceSpeed
@@ -30,21 +29,18 @@ class Instance:
     """The state of one instance: window, fence, health and requests in flight. Satisfies `hmas.controller.core.placement.InstanceState`.
 
     Attributes:
-        name: The spec's name.
-        spec: Its configuration. `models`: the models that it serves now, None for any.
+        name, spec: Its name and its configuration. `models`: the models that it serves now, None for any.
         n_run: The active window. `token_budget`: the active tokens per step, None for the engine's own.
         advised: Whether an agent has set the window, rather than an operator or the configuration.
         guard: Factor on the TPOT guard's share. `guard_overridden`: whether the share was set explicitly, so that it applies to all
             instances alike. `guard_enabled`: whether the TPOT guard is on.
         capacity_n_run: Ceiling of the window: the one that the engine reports, and the spec's until it reports one.
         max_token_budget: Ceiling of tokens per step as the engine reports it, 0 until then.
-        running: Requests in flight, by request id.
+        running: Requests in flight, by request id. `source`: where their tokens are counted, None if `progress` reports each.
         in_flight, sequences, in_flight_tokens, prefill_tokens, routing_window: As in `InstanceState`.
-        source: Where token counts are read from, None if `progress` reports each.
         pace: The measured speed of the instance. `token_ms`: its time per output token with what is in flight, None before a sample.
         lead: What a first token takes here beyond the prompt's own prefill, None if it is not needed.
         preemptions: The preemptions caused by dispatches beyond the fence.
-        prefixes: The tokens that requests were found to share, None if the fence gives no credit for them.
         version: A counter that grows with every start, first token and end. `tally`: what it decodes.
         recovery: Limits the requests in flight while the instance shows that it serves, after a failure or when it has just joined.
         draining: Whether it takes no new requests. `engine`: the engine's last snapshot.
@@ -83,7 +79,6 @@ class Instance:
         "pace",
         "preemptions",
         "prefill_tokens",
-        "prefixes",
         "recovery",
         "routing_window",
         "running",
@@ -96,7 +91,7 @@ class Instance:
         "version",
     )
 
-    def __init__(self, spec: InstanceSpec, *, fenced: bool, margin: float, credit: bool = False, confidence: float = 0.0) -> None:
+    def __init__(self, spec: InstanceSpec, *, fenced: bool, margin: float, confidence: float = 0.0) -> None:
         self.name = spec.name
         self.models = spec.models
         self.spec = spec
@@ -111,7 +106,6 @@ class Instance:
         margin = margin if spec.fence_margin is None else spec.fence_margin
         self.fence = Fence(spec.kv_capacity_tokens if fenced else 0, spec.kv_bytes_per_token, margin)
         self.preemptions = Preemptions()
-        self.prefixes = PrefixCredit() if credit else None
         self.running: dict[str, Running] = {}
         self.in_flight = 0
         self.sequences = 0
@@ -263,20 +257,6 @@ class Instance:
         room.correct_fence(self, snapshot)
         self._turn()
 
-    def fence_admits(self, request: Request, tokens: int) -> bool:
-        """Whether the fence admits a request of `tokens` KV tokens at its upper length now."""
-        return self.fence.admits(tokens, *self._shared(request))
-
-    def learn_cached(self, request: Request, cached_tokens: int) -> None:
-        """Records how many of a request's prompt tokens the engine found cached."""
-        if self.prefixes is not None:
-            self.prefixes.learn(request, cached_tokens)
-
-    def _shared(self, request: Request) -> tuple[Hashable, int]:
-        """The prefix that a request shares with others in flight here, and its number of tokens."""
-        shared = self.prefixes.expected(request) if self.prefixes is not None else 0
-        return (prefix_key(request), shared) if shared else (None, 0)
-
     def start(
         self, entry: QueueEntry, tokens: int, policy: str, now_s: float, *, late: bool = False, cached_tokens: int | None = None
     ) -> Running:
@@ -300,9 +280,9 @@ class Instance:
         self._turn()
         self.in_flight_tokens += run.expected_tokens
         self.prefill_tokens += run.to_compute
-        if not self.fence_admits(request, tokens):
+        if not self.fence.admits(tokens):
             self.preemptions.dispatched(request.id, tokens)
-        self.fence.commit(request.id, tokens, *self._shared(request))
+        self.fence.commit(request.id, tokens)
         self.version += 1
         if not late:
             self._on_time_s = now_s
@@ -312,7 +292,7 @@ class Instance:
         return run
 
     def progress(self, run: Running, tokens: int, now_s: float) -> None:
-        """Records that a running request has produced `tokens` output tokens so far."""
+        """Records that a running request has produced `tokens` output tokens so far, counted as events of its stream."""
         request = run.entry.request
         if run.first_s is None:
             run.first_s = now_s
@@ -322,6 +302,8 @@ class Instance:
             self.version += 1
             self.answered()
         run.last_s = now_s
+        if self.tally.pinned:
+            tokens = self.tally.tokens(request, tokens)
         if tokens > run.tokens:
             self.tally.decoded += tokens - run.tokens
             run.tokens = tokens

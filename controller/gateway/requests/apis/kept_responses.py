@@ -28,7 +28,9 @@ PATHS = {
 
 
 class KeptResponses:
-    """Remembers which instance answered which response, and serves the requests about one. The ids do not outlive the gateway.
+    """Remembers which instance answered which response, in how many tokens, and serves the requests about one.
+
+    The ids do not outlive the gateway.
 
     The query of such a request goes to the engine as it is, but for `stream`: an answer is read whole.
     """
@@ -37,27 +39,32 @@ class KeptResponses:
         self._fleet = fleet
         self._auth = auth
         self._observer = observer
-        self._holders: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        self._holders: OrderedDict[str, tuple[str, str, int]] = OrderedDict()
 
-    def note(self, response_id: str, tenant: str, instance: str) -> None:
-        """Records that an instance answered a request of a tenant under this id. An id of another tenant stays with that tenant."""
-        if not re.fullmatch(ID, response_id) or self._holders.get(response_id, (tenant, ""))[0] != tenant:
+    def note(self, response_id: str, tenant: str, instance: str, tokens: int) -> None:
+        """Records that an instance answered a request of a tenant under this id. An id of another tenant stays with that tenant.
+
+        `tokens`: prompt and output by the engine's `usage`, 0 while unknown.
+        """
+        if not re.fullmatch(ID, response_id) or self._holders.get(response_id, (tenant,))[0] != tenant:
             return
-        self._holders[response_id] = (tenant, instance)
+        self._holders[response_id] = (tenant, instance, tokens)
         self._holders.move_to_end(response_id)
         if len(self._holders) > MAX_KEPT:
             self._holders.popitem(last=False)
 
-    def holder_of_previous(self, call: Call, tenant: str) -> str:
+    def holder_of_previous(self, call: Call, tenant: str) -> tuple[str, int]:
         """The instance that has to serve a request, because it keeps the response which the request continues; empty for any instance.
+
+        And the tokens of that response, with all that came before it: the engine puts them before the request's own prompt.
 
         Raises:
             ApiError: 404 if no instance that is there keeps that response for this tenant.
         """
         previous = call.previous_response
         if not previous:
-            return ""
-        return self._holder(previous, tenant, "previous_response_id").name
+            return "", 0
+        return self._holder(previous, tenant, "previous_response_id").name, self._holders[previous][2]
 
     async def serve(self, http: HttpRequest, out: Responder) -> None:
         """Serves a request about one response: to read, delete or cancel it. The answer is the engine's own.
@@ -99,7 +106,7 @@ class KeptResponses:
             ApiError: 404 if none is known, or it is gone.
         """
         code = "previous_response_not_found" if param.startswith("previous") else "response_not_found"
-        owner, name = self._holders.get(response_id, ("", ""))
+        owner, name, _ = self._holders.get(response_id, ("", "", 0))
         if not name or owner != tenant:
             raise ApiError(404, code, f"Response with id {response_id[:140]!r} not found.", param=param)
         self._holders.move_to_end(response_id)
