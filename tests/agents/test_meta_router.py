@@ -1,7 +1,7 @@
 """Meta may choose the router, too: what may be proposed, what the twin makes of it, and how it comes back."""
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from control_kit import long_view, short_view
@@ -207,7 +207,7 @@ def test_a_router_that_there_is_not_ends_the_start():
 # -- whole runs
 
 
-def steered(fleet: str, workload: str, agents: tuple[str, ...] = ("statera", "meta")) -> Run:
+def steered(fleet: str, workload: str, agents: tuple[Literal["statera", "meta"], ...] = ("statera", "meta")) -> Run:
     case = Case(
         workload=workload,
         fleet=read_fleet(fleet),
