@@ -165,9 +165,9 @@ def with_escaped_colons(body: bytes) -> bytes:
 def best_s(work: Callable[[], object], times: int = 5) -> float:
     took = []
     for _ in range(times):
-        begun_s = time.perf_counter()
+        begun_s = time.thread_time()
         work()
-        took.append(time.perf_counter() - begun_s)
+        took.append(time.thread_time() - begun_s)
     return min(took)
 
 

@@ -141,17 +141,17 @@ def test_no_message_of_the_largest_size_takes_long(piece, place):
     best_s = float("inf")
     for _ in range(3):
         longest_s = 0.0
-        begun_s = time.perf_counter()
+        begun_s = time.thread_time()
         try:
             events = decode_kv_batch(payload)
         except EngineProtocolError:
             events = []
-        longest_s = time.perf_counter() - begun_s
+        longest_s = time.thread_time() - begun_s
         for event in events:
-            begun_s = time.perf_counter()
+            begun_s = time.thread_time()
             with contextlib.suppress(EngineProtocolError):
                 decode_kv_event(event)
-            longest_s = max(longest_s, time.perf_counter() - begun_s)
+            longest_s = max(longest_s, time.thread_time() - begun_s)
         best_s = min(best_s, longest_s)
     assert best_s < 0.05
 
@@ -163,7 +163,7 @@ def test_no_true_event_of_the_largest_size_takes_long(pairs):
     payload = msgspec.msgpack.encode([0, [MAP | {"token_ids": ids, "block_hashes": list(range(len(ids) // 16))}]])
     best_s = float("inf")
     for _ in range(3):
-        begun_s = time.perf_counter()
+        begun_s = time.thread_time()
         assert decoded_message(payload)
-        best_s = min(best_s, time.perf_counter() - begun_s)
-    assert best_s < 0.1, "50 ms on a machine of its own; tests share theirs"
+        best_s = min(best_s, time.thread_time() - begun_s)
+    assert best_s < 0.1, "50 ms of CPU on a machine of its own; tests share theirs"
