@@ -129,7 +129,7 @@ async def connect_engine(
     """Makes an engine object, which is ready for use even if the engine does not answer yet.
 
     The URL has no path; `kind` is a name of `ADAPTERS`. Key and token, empty for none, are sent as bearer tokens to the engine and to its
-    control plugin. A connection counts as broken after a silence of `idle_timeout_s` in the middle of an answer.
+    control plugin. An answer ends after a silence of `idle_timeout_s` in its middle.
 
     Raises:
         EngineError: There is no such kind.

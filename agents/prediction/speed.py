@@ -43,7 +43,8 @@ class SpeedFit:
 
     def learn(self, completion: Completion, load: float) -> None:
         """Takes a completion during whose decoding `load` requests were in flight on average, itself included."""
-        if completion.tpot_ms > 0 and completion.output_tokens > 1:
+        # The time per token of several answers is that of their mean length, and the longest takes the time.
+        if completion.tpot_ms > 0 and completion.output_tokens > 1 and completion.sequences == 1:
             self._fit.add(1.0, load, 0.0, completion.tpot_ms, min(completion.output_tokens - 1, TOKENS_FULL) / TOKENS_FULL)
             step = self._fit.step or self.speed
             self.speed = replace(step, prompt_ms=self.speed.prompt_ms)

@@ -101,9 +101,13 @@ class TpotModel:
         return self._learnt >= SERVED_MIN
 
     def learn(self, completion: Completion) -> None:
-        """Takes the end of a request that this instance served; requests that did not complete are ignored."""
-        service_ms, tokens = completion.total_ms - completion.queue_ms, completion.tokens_each
-        if completion.outcome is not OutcomeKind.COMPLETED or tokens < 2.0 or completion.queue_ms < 0:
+        """Takes the end of a request that this instance served; those that did not complete, or have several answers, are ignored.
+
+        Of several answers only the sum of their lengths is known, and the longest takes the time.
+        """
+        service_ms, tokens = completion.total_ms - completion.queue_ms, float(completion.output_tokens)
+        ended = completion.outcome is OutcomeKind.COMPLETED and completion.sequences == 1
+        if not ended or tokens < 2.0 or completion.queue_ms < 0:
             return
         # An answer in one piece shows no first token: all of its service counts as decoding, which errs to the slow side.
         in_pieces = completion.ttft_ms >= 0

@@ -85,6 +85,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         min_output_tokens: Minimum output that the client requires (`min_tokens`, or `ignore_eos` with a cap), 0 if none.
         declared_slo: SLO that the client declared (limited by its tenant), None if it declared none.
         half_declared: Which target the client declared if it declared only one: the other one in `declared_slo` is the default.
+        has_tools: Whether it has tool definitions.
         priority: LOWER goes first; 0 is ordinary.
         deadline_s: When the gateway gives up the request.
         session: The conversation that it belongs to, empty if unknown.
@@ -108,6 +109,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     min_output_tokens: int = 0
     declared_slo: Slo | None = None
     half_declared: Literal["", "ttft", "tpot"] = ""
+    has_tools: bool = False
     priority: int = 0
     deadline_s: float = float("inf")
     session: str = ""

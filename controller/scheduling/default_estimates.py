@@ -91,14 +91,15 @@ class History:
         if completion.ttft_slo_ms > 0.0:
             step = target_step(completion.ttft_slo_ms)
             keys += [(completion.tenant, number, step), (None, number, step)]
-        # Of several answers the mean length.
+        # Of several answers the mean length. They are not equally long, so that the mean time per token is the pace of none.
+        tpot_ms = completion.tpot_ms if completion.sequences == 1 else -1.0
         output_tokens = max(1, completion.output_tokens // completion.sequences)
         for key in keys:
             cell = self._cells.get(key)
             if cell is None:
                 cell = self._cells[key] = _Cell()
             self._cells.move_to_end(key)
-            cell.learn(output_tokens, completion.service_ttft_ms, completion.tpot_ms)
+            cell.learn(output_tokens, completion.service_ttft_ms, tpot_ms)
         while len(self._cells) > _CELLS:
             self._cells.popitem(last=False)
 

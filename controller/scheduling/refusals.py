@@ -1,5 +1,7 @@
 """Builds the result of a request that has ended or is refused."""
 
+import msgspec
+
 from hmas.controller.core.messages import Completion
 from hmas.controller.core.notices import session_digest
 from hmas.controller.core.objectives import slo_met, whole_due_ms
@@ -34,7 +36,8 @@ def ended_waiting(entry: QueueEntry, kind: OutcomeKind, policy: str, now_s: floa
 
 def ended_refused(request: Request, estimates: Estimates, refusal: Refusal, policy: str, now_s: float) -> Ended:
     """The result of a request that was not admitted to the queue."""
-    return ended_waiting(QueueEntry(request=request, estimates=estimates, seq=-1), refusal.kind, policy, now_s)
+    ended = ended_waiting(QueueEntry(request=request, estimates=estimates, seq=-1), refusal.kind, policy, now_s)
+    return msgspec.structs.replace(ended, status=refusal.status)
 
 
 def ended_running(run: Running, kind: OutcomeKind, now_s: float, output_tokens: int | None) -> Ended:
@@ -99,6 +102,7 @@ def completion_of(ended: Ended, now_s: float) -> Completion:
         slo_met=ended.slo_met,
         max_output_tokens=request.max_output_tokens or 0,
         sequences=request.sequences,
+        status=ended.status,
         session=session_digest(request.session),
     )
 

@@ -48,6 +48,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         predicted: Estimates at the first token, or the last ones if none came.
         policy: Name of the policy that dispatched it; the active one if it was never dispatched.
+        status: The HTTP status of its refusal, 0 if it was not refused at its arrival or the scheduler does not know it.
     """
 
     entry: QueueEntry
@@ -64,6 +65,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     kv_usage_at_dispatch: float
     predicted: Estimates
     policy: str
+    status: int = 0
 
 
 class Dropped(msgspec.Struct, frozen=True, kw_only=True):

@@ -287,7 +287,8 @@ class _Kernel:
         try:
             engine.model.add(_sim_request(request, live, now_s))
         except EngineError as error:
-            self._ended(self._scheduler.end(request.id, OutcomeKind.REJECTED, now_s), now_s, reason=str(error))
+            ended = self._scheduler.end(request.id, OutcomeKind.REJECTED, now_s)
+            self._ended(msgspec.structs.replace(ended, status=400), now_s, reason=str(error))
 
     def _step(self, now_s: float) -> None:
         """For engines that have changed: begins the next stretch, or schedules the earlier end of a stretch that was cut."""

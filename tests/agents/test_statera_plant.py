@@ -42,16 +42,16 @@ def test_the_law_is_found_from_wherever_one_looks(n):
         assert plant.tpot.predict(other) == pytest.approx(15.0 + 1.2 * other, rel=0.15)
 
 
-def test_answers_in_one_piece_side_by_side_are_as_slow_as_one():
-    def borne(answers: int) -> float:
-        plant = TpotModel()
-        plant.trace.hold(0.0, 4)
-        for number in range(20):
-            whole = {"ttft_ms": -1.0, "service_ttft_ms": -1.0, "tpot_ms": -1.0, "total_ms": 2100.0}
-            plant.learn(completion(number, 10.0 * number + 9.0, output_tokens=100 * answers, sequences=answers, **whole))
-        return float(plant.tpot.predict(4.0))
-
-    assert borne(4) == pytest.approx(borne(1)) == pytest.approx(20.0, rel=0.1)
+@pytest.mark.parametrize("stream", [False, True])
+def test_several_answers_say_nothing_of_the_pace(*, stream: bool):
+    plant = TpotModel()
+    plant.trace.hold(0.0, 4)
+    before = float(plant.tpot.predict(4.0))
+    whole = {"ttft_ms": -1.0, "service_ttft_ms": -1.0, "tpot_ms": -1.0}
+    for number in range(20):
+        more = {"tpot_ms": 200.0} if stream else whole
+        plant.learn(completion(number, 10.0 * number + 9.0, output_tokens=400, sequences=4, total_ms=2100.0, **more))
+    assert float(plant.tpot.predict(4.0)) == before
 
 
 def test_the_rate_is_that_of_littles_law():

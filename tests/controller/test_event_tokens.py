@@ -114,13 +114,24 @@ def test_reasoning_that_is_not_streamed_is_no_part_of_the_events(faster: float):
 def test_an_engine_that_goes_back_to_one_token_an_event_is_believed():
     driven = Driven()
     driven.streams(20, each=3)
-    driven.streams(32)
-    assert driven.instance.tally.per_event > 1.0, "the older streams still count"
+    assert driven.instance.tally.per_event > 2.0
+    driven.streams(1)
+    assert driven.instance.tally.per_event == 1.0
     for _ in range(10):
         driven.streams(20)
-    assert driven.instance.tally.per_event == 1.0
-    assert driven.instance.pace.token_ms(1.0) == pytest.approx(1000 * STEP_S, rel=0.1)
+    assert driven.instance.pace.token_ms(20.0) == pytest.approx(1000 * STEP_S, rel=0.1)
     assert not driven.instance.tally.pinned
+
+
+def test_streams_with_fewer_events_than_tokens_say_nothing_of_those_beside_them():
+    driven = Driven()
+    for _ in range(10):
+        driven.streams(3, each=2)
+        driven.streams(1, told=untold)
+        driven.streams(1)
+    assert driven.instance.tally.per_event == 1.0
+    (ended,) = driven.streams(1, told=untold)
+    assert (ended.output_tokens, ended.tpot_ms) == (60, pytest.approx(1000 * STEP_S))
 
 
 def test_a_stream_that_began_before_is_not_counted_anew():
@@ -137,7 +148,8 @@ def test_a_stream_that_began_before_is_not_counted_anew():
     assert driven.instance.produced(driven.now_s)[1] == before + 1
 
 
-async def test_streams_with_usage_teach_the_gateway_to_count_those_without(tmp_path: Path):
+@pytest.mark.parametrize("tools", [False, True])
+async def test_streams_with_usage_teach_the_gateway_to_count_those_without(tmp_path: Path, *, tools: bool):
     def event(**more: Any) -> bytes:
         return b"data: " + orjson.dumps({"object": "chat.completion.chunk", "choices": [], **more}) + b"\n\n"
 
@@ -162,13 +174,17 @@ async def test_streams_with_usage_teach_the_gateway_to_count_those_without(tmp_p
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     config = EngineConfig(name="e-0", url=f"http://127.0.0.1:{runner.addresses[0][1]}", kind="openai")
+    more: dict[str, Any] = {"tools": [{"type": "function", "function": {"name": "write_file", "parameters": {}}}]} if tools else {}
     try:
         async with running(tmp_path, sims=[Idle()], engines_config=[config]) as rig:
             for _ in range(6):
-                await rig.post(chat(stream_options={"include_usage": True}))
+                await rig.post(chat(stream_options={"include_usage": True}, **more))
             await rig.post(chat())
             told = [completion.output_tokens for completion in await rig.completions()]
     finally:
         await runner.cleanup()
     assert told[:6] == [60] * 6
-    assert 40 < told[6] <= 60, "its 20 events are about 60 tokens"
+    if tools:
+        assert told[6] == 20, "a call of a tool need not have an event for each token"
+    else:
+        assert 50 < told[6] <= 60, "its 20 events are about 60 tokens"

@@ -111,6 +111,18 @@ async def test_what_a_follow_up_continues_counts_as_its_prompt(tmp_path: Path, *
     assert totals[1] < prompts[2] < totals[1] + 50
 
 
+async def test_what_a_follow_up_says_again_and_what_was_only_thought_count_once(tmp_path: Path):
+    usage = {"input_tokens": 3000, "output_tokens": 2000, "total_tokens": 5000, "output_tokens_details": {"reasoning_tokens": 1900}}
+    answer = {"id": "resp_1", "object": "response", "status": "completed", "output": [], "usage": usage}
+    async with before(tmp_path, lambda _: (200, "application/json", orjson.dumps(answer))) as (rig, _):
+        again = {"instructions": "Answer in one sentence. " * 500}
+        await rig.post(ask("What is a tower?", **again), PATH)
+        await rig.post(ask("And a bridge?", previous_response_id="resp_1", **again), PATH)
+        first, second = [completion.prompt_tokens for completion in await rig.completions()]
+    assert first > 2000
+    assert 3100 < second < 3150, "the kept conversation, and the new question"
+
+
 async def test_a_query_about_a_response_goes_to_its_engine(tmp_path: Path):
     answer = {"id": "resp_1", "object": "response", "status": "completed", "output": [], "usage": {"input_tokens": 1, "output_tokens": 1}}
     async with before(tmp_path, lambda _: (200, "application/json", orjson.dumps(answer))) as (rig, _):

@@ -141,6 +141,9 @@ def test_it_does_not_wait_for_a_pace_that_only_chance_brings():
     decode(made, 0, from_s=0.03, tokens=1)
     submit(made, 1, prompt=10, tpot_slo_ms=15.0)
     assert ids(made.dispatch(0.05)) == ["001"], "with one in flight or with none it takes 28 ms a token"
+    request = Request(id="next", tenant="t", model="m", arrival_s=0.05, prompt_tokens=10)
+    other = QueueEntry(request=request, estimates=Estimates(slo=Slo(ttft_ms=1e6, tpot_ms=50.0)), seq=9)
+    assert TpotGuard(0.5).suits_all(other, one), "nor does a full fence protect what is lost in any case"
 
 
 def test_it_gives_way_after_three_seconds_to_those_in_time():

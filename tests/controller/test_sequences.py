@@ -16,6 +16,7 @@ from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request
 from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.admission.quotas import TenantLimits
 from hmas.controller.scheduling.default_estimates import History
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.results import Ended, Refusal
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
@@ -53,6 +54,12 @@ def submit(made: Scheduler, *requests: Request, output: float = 100.0) -> None:
 
 def sent(made: Scheduler, now_s: float = 0.0) -> list[str]:
     return [one.entry.request.id for one in made.dispatch(now_s)]
+
+
+def test_it_is_due_when_one_of_its_answers_is():
+    several, one = (QueueEntry(request(0, answers), believed(output), 0) for answers, output in ((8, 400.0), (1, 100.0)))
+    assert several.deadline_s == 600.0 + 0.1 * 50 < one.deadline_s == 600.0 + 0.1 * 100
+    assert several.slack_s == pytest.approx(605.0 - 0.2 - 0.03 * 50)
 
 
 # -- the window -------------------------------------------------------------------------------------------------------------
@@ -174,7 +181,7 @@ def test_answers_in_one_piece_are_due_with_the_last_token_of_one():
     assert [two_answers(stream=False, end_s=end_s)[1].slo_met for end_s in (12.9, 13.0)] == [True, False]
 
 
-def test_the_pace_of_one_answer_is_learned_from_several():
+def test_an_instance_counts_its_sequences_and_the_history_learns_no_pace_from_several_answers():
     made = build(8)
     submit(made, request(0, 2))
     made.dispatch(0.0)
@@ -185,7 +192,7 @@ def test_the_pace_of_one_answer_is_learned_from_several():
     history = History()
     for number in range(8):
         history.learn(completed(str(number), prompt_tokens=100, output_tokens=400, sequences=2, tpot_ms=100.0))
-    assert history.estimate(request(0, 2)).tpot_ms == pytest.approx(100.0)
+    assert history.estimate(request(0, 2)).tpot_ms == History().estimate(request(0, 2)).tpot_ms
 
 
 # -- KV cache, quotas and shares ----------------------------------------------------------------------------------------------

@@ -137,11 +137,13 @@ def test_a_refused_request_ends_like_any_other():
         return [arrival(9, at_s=late)] if one.kind is OutcomeKind.REJECTED else []
 
     rows = [arrival(0, output=200), arrival(1, at_s=0.1), arrival(2, at_s=0.2)]
-    result = simulate(rows, engines, scheduler, on_end=lambda one, now_s: ended.append((one.entry.request.id, now_s)), followups=again)
+    result = simulate(
+        rows, engines, scheduler, on_end=lambda one, now_s: ended.append((one.entry.request.id, now_s, one.status)), followups=again
+    )
     refused = [record for record in result.records if record.outcome is OutcomeKind.REJECTED]
     assert [record.request_id for record in refused] == ["0002"]
-    assert ended[0] == ("0002", 0.2)
-    assert [name for name, _ in ended] == ["0002", "0000", "0001", "0009"], "and the follow-up was served"
+    assert ended[0] == ("0002", 0.2, 429)
+    assert [name for name, *_ in ended] == ["0002", "0000", "0001", "0009"], "and the follow-up was served"
 
 
 def test_the_clients_cap_ends_an_answer():

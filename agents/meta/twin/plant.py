@@ -1,7 +1,6 @@
 """Learns from an engine's counters how long its steps take. Pure and bounded.
 
-While one request generates its tokens 2 to L, each step generates one of them (of each of its answers, if there are several), so the time
-from its first token to its last is
+While one request generates its tokens 2 to L, each step generates one of them, so the time from its first token to its last is
 
     base (L - 1) + seq G + prompt P,
 
@@ -57,8 +56,12 @@ class CountedSteps:
             self._take(self._waiting.popleft(), at_s)
 
     def learn(self, ended: Completion) -> None:
-        """Takes the end of a request that this instance served; it ignores requests that did not complete or are too short to time."""
-        if ended.outcome is OutcomeKind.COMPLETED and ended.tokens_each >= TOKENS_MIN and ended.ttft_ms >= 0.0:
+        """Takes the end of a request that this instance served; it ignores those that did not complete or are too short to time.
+
+        It ignores several answers, too: only the sum of their lengths is known, and the longest takes the time.
+        """
+        timed = ended.output_tokens >= TOKENS_MIN and ended.sequences == 1 and ended.ttft_ms >= 0.0
+        if ended.outcome is OutcomeKind.COMPLETED and timed:
             self._waiting.append(ended)
 
     def _take(self, ended: Completion, now_s: float) -> None:
@@ -71,11 +74,11 @@ class CountedSteps:
         # An engine that is faster than any has a wrong counter.
         if prompt is None or generated is None or (prompt + generated) / took_ms > TOKENS_PER_MS_MOST:
             return
-        steps = ended.tokens_each - 1.0
+        steps = float(ended.output_tokens - 1)
         if took_ms < LEAST_STEP_MS * steps:
             return
         sequences = max(generated, steps)
         if self._fit.samples >= TRUSTED and (step := self._fit.step) is not None:
             expected_ms = step.base_ms * steps + step.seq_ms * sequences + step.prompt_ms * prompt
             took_ms = max(took_ms, expected_ms / FASTER_MOST)
-        self._fit.add(steps, sequences, prompt, took_ms, min(1.0, ended.tokens_each / TOKENS_FULL))
+        self._fit.add(steps, sequences, prompt, took_ms, min(1.0, ended.output_tokens / TOKENS_FULL))

@@ -93,7 +93,8 @@ class CompletionHandler:
         fields: dict[str, object] = {} if call.names_model and model == call.model else {"model": model}
         served_instead = "" if model == call.model else model
         if served_instead or history_tokens:
-            call = replace(call, model=model, prompt_tokens=call.prompt_tokens + history_tokens)
+            # Instructions and tools, which clients send again with each request, are in the history's tokens already.
+            call = replace(call, model=model, prompt_tokens=max(call.prompt_tokens, history_tokens + call.question_tokens))
         call = with_cap(call, self._fleet.completion_cap)
         # One that claims none has 0, which may be better than its tenant's best.
         priority = clamp_priority(call.priority or 0, identity.limits)
@@ -135,6 +136,7 @@ class CompletionHandler:
                 prompt_tokens=call.prompt_tokens,
                 max_output_tokens=call.max_output_tokens,
                 min_output_tokens=call.min_output_tokens,
+                has_tools=call.has_tools,
                 declared_slo=slo,
                 half_declared=declared.half,
                 priority=priority,

@@ -296,9 +296,10 @@ def usage_figures(usage: dict[str, Any]) -> tuple[int | None, int | None]:
 
 
 def usage_total(usage: dict[str, Any]) -> int:
-    """Prompt and output tokens of a `usage` object together, 0 if it does not tell them."""
-    total = usage.get("total_tokens")
-    return total if isinstance(total, int) and total > 0 else 0
+    """Prompt and output tokens of a `usage` object, without reasoning, which is no part of later prompts; 0 if it does not tell them."""
+    total, details = usage.get("total_tokens"), usage.get("output_tokens_details")
+    reasoning = details.get("reasoning_tokens") if isinstance(details, dict) else 0
+    return max(0, total - (reasoning if isinstance(reasoning, int) else 0)) if isinstance(total, int) else 0
 
 
 def excerpt(data: bytes, limit: int = 80) -> str:

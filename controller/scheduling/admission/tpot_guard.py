@@ -108,13 +108,13 @@ class TpotGuard:
         """Whether the pace beside the request suits the TPOT targets of all in flight, or its own target is far above it. O(in flight).
 
         It is the pace of now that counts: a request that a pause has cost its target says nothing about what the instance can serve. Nor
-        does a target below the best pace that it has shown.
+        does a target below the best pace that waiting can bring.
         """
         token_ms = instance.pace.token_ms(instance.sequences + entry.request.sequences)
         if self.share <= 0.0 or token_ms is None or token_ms * _APART_MARGIN <= entry.estimates.slo.tpot_ms:
             return True
-        floor_ms = instance.pace.floor_ms or 0.0
-        return not any(run.streams and floor_ms <= run.tpot_slo_ms < token_ms for run in instance.running.values())
+        best_ms = instance.pace.best_ms() or 0.0
+        return not any(run.streams and best_ms <= run.tpot_slo_ms < token_ms for run in instance.running.values())
 
     def dispatched(self, instance: Instance) -> None:
         """Records that a request was sent to the instance."""

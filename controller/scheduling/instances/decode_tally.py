@@ -1,18 +1,21 @@
 """What an instance decodes: its tokens, the sequence-seconds that they took, and the batch meanwhile."""
 
+from collections import deque
+
 from hmas.controller.core.types import Request
 from hmas.controller.scheduling.instances.running import Running, TokenSource
 
 _SAMPLE_TOKENS = 8
 """Tokens that a sample of the pace needs: one read of a stream may bring several tokens at once, or part of one."""
-_EVENT_DECAY = 0.95
-"""What an older stream counts for the tokens of an event."""
-_EVENTS_AT_START = 32.0
-"""Events of one token each that count for an instance at its start: a single short stream says little."""
+_STREAMS = 16
+"""The newest streams, whose least figure counts: an engine that puts several tokens into an event does so in every stream. Texts of some
+languages have characters of several tokens, and so fewer events than tokens, beside texts that have not."""
+_STREAMS_LEAST, _TOKENS_LEAST = 4, 32
+"""So many streams, each of so many tokens, have to say it: short ones say little."""
 _FASTER = 2.0
 """How much faster than its events an engine may have decoded what a stream does not show: fewer ran beside it then, say."""
 _ONE_EACH = 1.02
-"""Up to this many tokens in the mean, an event counts as one token."""
+"""Up to this many tokens, an event counts as one token."""
 
 
 class DecodeTally:
@@ -24,12 +27,12 @@ class DecodeTally:
     to 2 points fewer in `lab/benchmarks/guard_study.py` with tight targets, and from 4 fewer to 2 more with `--steep`.
 
     An event of a stream need not be one token: an engine that decodes speculatively, streams at intervals or falls behind puts several into
-    one. How many is learned from streams that end with the engine's own count.
+    one. How many is learned from streams that end with the engine's own count, of requests without tools.
 
     Attributes:
         decoded: Output tokens reported, without those of each request's first report. The instance adds to it, since a call for each token
             costs more.
-        per_event: Tokens of an event, in the mean; exactly 1.0 where events are tokens.
+        per_event: Tokens that an event has at least; exactly 1.0 where events are tokens.
         pinned: By request, `per_event` at the first event of each stream in flight for which it was not 1.0: a stream whose earlier events
             were counted anew would seem to have got many tokens at once.
     """
@@ -39,8 +42,7 @@ class DecodeTally:
         "_batch_s",
         "_busy_s",
         "_decoding",
-        "_event_tokens",
-        "_events",
+        "_per_event",
         "_prompt_tokens",
         "_sampled",
         "_seq_s",
@@ -54,7 +56,7 @@ class DecodeTally:
     def __init__(self) -> None:
         self._batch = self._decoding = self.decoded = self._untimed_tokens = self._sampled = self._prompt_tokens = 0
         self._batch_s = self._seq_s = self._busy_s = self._since_s = 0.0
-        self._events = self._event_tokens = _EVENTS_AT_START
+        self._per_event: deque[float] = deque(maxlen=_STREAMS)
         self.per_event = 1.0
         self.pinned: dict[str, float] = {}
 
@@ -85,19 +87,20 @@ class DecodeTally:
     def told(self, run: Running, tokens: int) -> None:
         """Learns from a stream that has ended, of which the engine says that it has so many tokens.
 
-        One token for each answer may be its stop token, which no event carries. If the other tokens without an event of their own may have
-        been decoded before the first event, as reasoning that is not streamed, the stream says nothing of how many tokens an event carries.
+        A request with tools says nothing: an engine may send a call whole, or leave out what marks it. One token for each answer may be its
+        stop token, which no event carries. If the other tokens without an event of their own may have been decoded before the first event,
+        as reasoning that is not streamed, the stream says nothing of how many tokens an event carries.
         """
         request = run.entry.request
         events = round(run.tokens / self.pinned.get(request.id, 1.0))
         more = max(0, tokens - events - request.sequences)
         first_s = run.last_s if run.first_s is None else run.first_s
-        if more and more * (run.last_s - first_s) <= _FASTER * events * (first_s - run.dispatched_s):
+        unseen = more and more * (run.last_s - first_s) <= _FASTER * events * (first_s - run.dispatched_s)
+        if unseen or request.has_tools or tokens < _TOKENS_LEAST * request.sequences:
             return
-        self._events = _EVENT_DECAY * self._events + events
-        self._event_tokens = _EVENT_DECAY * self._event_tokens + events + more
-        found = self._event_tokens / self._events
-        self.per_event = found if found > _ONE_EACH else 1.0
+        self._per_event.append((events + more) / max(1, events))
+        least = min(self._per_event)
+        self.per_event = least if least > _ONE_EACH and len(self._per_event) >= _STREAMS_LEAST else 1.0
 
     def ended(self, request: Request, now_s: float, *, begun: bool) -> None:
         """Records that a request is no longer in flight. `begun`: it had a first report."""

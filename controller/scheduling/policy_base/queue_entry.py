@@ -56,9 +56,15 @@ class QueueEntry:
 
     @property
     def deadline_s(self) -> float:
-        """D_r = a_r + SLO_ttft + SLO_tpot * l_pred (H-MAS 3.5)."""
+        """D_r = a_r + SLO_ttft + SLO_tpot * l_pred (H-MAS 3.5), l_pred of one answer: several are decoded side by side."""
         slo = self.estimates.slo
-        return self.request.arrival_s + (slo.ttft_ms + slo.tpot_ms * self.estimates.output_tokens) / 1000.0
+        return self.request.arrival_s + (slo.ttft_ms + slo.tpot_ms * self.estimates.output_tokens / self.request.sequences) / 1000.0
+
+    @property
+    def slack_s(self) -> float:
+        """When the request would have to be sent to end by its deadline: D_r - T_tot, T_tot that of one answer."""
+        estimates = self.estimates
+        return self.deadline_s - (estimates.ttft_ms + estimates.tpot_ms * estimates.output_tokens / self.request.sequences) / 1000.0
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
