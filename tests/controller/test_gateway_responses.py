@@ -115,7 +115,7 @@ async def test_what_a_follow_up_says_again_and_what_was_only_thought_count_once(
     usage = {"input_tokens": 3000, "output_tokens": 2000, "total_tokens": 5000, "output_tokens_details": {"reasoning_tokens": 1900}}
     answer = {"id": "resp_1", "object": "response", "status": "completed", "output": [], "usage": usage}
     async with before(tmp_path, lambda _: (200, "application/json", orjson.dumps(answer))) as (rig, _):
-        again = {"instructions": "Answer in one sentence. " * 500}
+        again: dict[str, Any] = {"instructions": "Answer in one sentence. " * 500}
         await rig.post(ask("What is a tower?", **again), PATH)
         await rig.post(ask("And a bridge?", previous_response_id="resp_1", **again), PATH)
         first, second = [completion.prompt_tokens for completion in await rig.completions()]
