@@ -238,7 +238,7 @@ def _outcome(completion: Completion, *, stream: bool) -> dict[str, Any]:
         "reason": completion.reason,
         "slo_met": completion.slo_met,
         # An answer in one piece shows neither TTFT nor TPOT: it is in time if it is whole when its last token was due.
-        "whole_due_ms": whole_due_ms(completion.tokens_each, slo) if whole else None,
+        "whole_due_ms": whole_due_ms(completion.output_tokens / completion.sequences, slo) if whole else None,
         "instance": completion.instance or None,
     }
 

@@ -147,8 +147,3 @@ class Completion(Message, frozen=True, tag="completion"):
     session: str = ""
     sequences: int = 1
     asked: bool = True
-
-    @property
-    def tokens_each(self) -> float:
-        """Output tokens of one answer: the mean over the answers, of which only the sum is known."""
-        return self.output_tokens / max(1, self.sequences)
