@@ -152,7 +152,7 @@ async def test_the_overhead_is_all_that_the_gateway_adds(tmp_path: Path, monkeyp
         return identify(self, headers)
 
     async def late_relay(*args: Any, **kwargs: Any) -> None:
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.1)
         await deliver(*args, **kwargs)
 
     async with running(tmp_path) as rig:

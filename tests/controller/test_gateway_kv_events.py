@@ -257,6 +257,7 @@ async def test_what_the_exact_index_cannot_know_is_not_tokenized(tmp_path: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.long
 async def test_garbage_and_floods_do_not_hold_up_the_gateway(tmp_path: Path):
     sim = await start_sim("one")
     async with publishers() as (publisher,), running(tmp_path, sims=[sim], engines_config=[engine(sim, publisher)]) as rig:
