@@ -59,7 +59,7 @@ def sent(made: Scheduler, now_s: float = 0.0) -> list[str]:
 def test_it_is_due_when_one_of_its_answers_is():
     several, one = (QueueEntry(request(0, answers), believed(output), 0) for answers, output in ((8, 400.0), (1, 100.0)))
     assert several.deadline_s == 600.0 + 0.1 * 50 < one.deadline_s == 600.0 + 0.1 * 100
-    assert several.slack_s == pytest.approx(605.0 - 0.2 - 0.03 * 50)
+    assert several.latest_start_s == pytest.approx(605.0 - 0.2 - 0.03 * 50)
 
 
 # -- the window -------------------------------------------------------------------------------------------------------------

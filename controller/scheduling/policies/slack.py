@@ -9,7 +9,7 @@ from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 
 def slack_key_s(entry: QueueEntry) -> float:
     """S_r of Eq. 5 without V_sys, in seconds, with the client priority's offset: it gives the same order at any moment."""
-    return entry.slack_s + priority_offset_s(entry)
+    return entry.latest_start_s + priority_offset_s(entry)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

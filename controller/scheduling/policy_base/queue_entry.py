@@ -61,8 +61,8 @@ class QueueEntry:
         return self.request.arrival_s + (slo.ttft_ms + slo.tpot_ms * self.estimates.output_tokens / self.request.sequences) / 1000.0
 
     @property
-    def slack_s(self) -> float:
-        """When the request would have to be sent to end by its deadline: D_r - T_tot, T_tot that of one answer."""
+    def latest_start_s(self) -> float:
+        """When the request has to be sent to end by its deadline: D_r - T_tot (H-MAS Eq. 5 without V_sys), T_tot that of one answer."""
         estimates = self.estimates
         return self.deadline_s - (estimates.ttft_ms + estimates.tpot_ms * estimates.output_tokens / self.request.sequences) / 1000.0
 
