@@ -8,6 +8,7 @@ and then it stands still for 30 to 120 ms. Without that noise nothing near capac
     python lab/benchmarks/guard_study.py --slow     # clients that declare no targets, on an engine too slow for the usual ones
     python lab/benchmarks/guard_study.py --steep    # the same where each sequence makes the others slower, beside fixed windows that shed
     python lab/benchmarks/guard_study.py --busy     # tight targets on a machine that other processes hold up: good and served, in percent
+    python lab/benchmarks/guard_study.py --phases   # the same on a machine that is slow for a while, now and then, as shared ones are
 """
 
 import argparse
@@ -46,6 +47,12 @@ RATES = ((6, 100, 15), (8, 100, 15), (10, 100, 15), (14, 100, 15), (20, 100, 15)
 CAPS = (12, 16, 20, 24)
 BUSY = ((0.05, 0.15, 1.0), (0.15, 0.06, 1.5), (0.3, 0.025, 2.0))
 """Share of the steps that other processes hold up, for how many seconds in the mean, and how much longer every step takes beside them."""
+PHASES = ((0.0, 0.0, 8.0, 2.5), (0.03, 0.08, 8.0, 2.5), (0.1, 0.05, 3.0, 2.0), (0.03, 0.08, 60.0, 2.5))
+"""As the first two in `BUSY`; the seconds that a phase lasts in the mean, and how much longer every step takes in every other one."""
+PHASE_RATES = ((4, 100, 15), (6, 100, 15), (9, 100, 15), (5, 300, 30), (6, 300, 30), (9, 300, 30), (12, 300, 30))
+LIGHT = {"step_ms": 7.0, "prefill_ms_per_token": 0.07, "decode_ms_per_seq": 0.65}
+HEAVY = {"step_ms": 8.0, "prefill_ms_per_token": 0.23, "decode_ms_per_seq": 0.4}
+"""A small model whose engine has a machine's two cores, and as vLLM was measured beside load tool and gateway."""
 BUSY_RATES = ((2, 100, 15), (4, 100, 15), (6, 100, 15), (6, 300, 30), (8, 300, 30))
 FLOOD_RPS, COLD_S = 10.0, 4.0
 """What the flood study takes for the capacity of its two engines, and the seconds in which nothing is known of them and nothing counts."""
@@ -61,12 +68,38 @@ STEEP_STRETCH = 4.5
 DICE = random.Random()
 
 
+class Machine:
+    """How much longer a machine takes for everything than at its best, by turns. Only time in which the engine works counts."""
+
+    def __init__(self) -> None:
+        self.start(0)
+
+    def start(self, seed: int) -> None:
+        """Starts anew, at its best."""
+        self._dice, self._left_s, self.longer = random.Random(seed), 0.0, 1.0
+
+    def work(self, seconds: float, phase_s: float, longer: float) -> None:
+        """Works for so long; phases last `phase_s` in the mean, 0 for a single one, and every other one takes `longer` as long."""
+        self._left_s -= seconds
+        while phase_s and self._left_s <= 0.0:
+            self.longer = longer if self.longer == 1.0 else 1.0
+            self._left_s += self._dice.expovariate(1.0 / phase_s)
+
+
+MACHINE = Machine()
+
+
 class Noisy(Profile, frozen=True, kw_only=True):
-    """A profile whose steps take a random factor of what they take in the mean. `held`, `held_s`, `longer`: as in `BUSY`."""
+    """A profile whose steps take a random factor of what they take in the mean.
+
+    `held`, `held_s`, `longer`: as in `BUSY`. `phase_s`, `slower`: as in `PHASES`.
+    """
 
     held: float = 0.0
     held_s: float = 0.0
     longer: float = 1.0
+    phase_s: float = 0.0
+    slower: float = 1.0
 
     def step_duration_s(
         self, *, prefill_tokens: int, prefill_pairs: int, decode_seqs: int, decode_kv_tokens: int, prefill_seqs: int = 0
@@ -79,13 +112,17 @@ class Noisy(Profile, frozen=True, kw_only=True):
             decode_kv_tokens=decode_kv_tokens,
             prefill_seqs=prefill_seqs,
         )
-        return steady_s * self.longer * _factor() + _stall_s(steady_s) + self._held_s()
+        took_s = (steady_s * self.longer * _factor() + _stall_s(steady_s) + self._held_s()) * MACHINE.longer
+        MACHINE.work(took_s, self.phase_s, self.slower)
+        return took_s
 
     def decode_line(self, decode_seqs: int) -> tuple[float, float]:
         """See `Profile.decode_line`; a run of steps has one factor, the mean of some."""
         base_ms, token_ms = super().decode_line(decode_seqs)
-        factor = self.longer * fmean(_factor() for _ in range(RUN_STEPS))
-        return base_ms * factor + 1000.0 * fmean(self._held_s() for _ in range(RUN_STEPS)), token_ms * factor
+        factor = self.longer * fmean(_factor() for _ in range(RUN_STEPS)) * MACHINE.longer
+        held_ms = 1000.0 * fmean(self._held_s() for _ in range(RUN_STEPS)) * MACHINE.longer
+        MACHINE.work(RUN_STEPS * (base_ms * factor + held_ms) / 1000.0, self.phase_s, self.slower)
+        return base_ms * factor + held_ms, token_ms * factor
 
     def _held_s(self) -> float:
         return DICE.expovariate(1.0 / self.held_s) if self.held and DICE.random() < self.held else 0.0
@@ -104,10 +141,10 @@ def noisy(**changed: float) -> Profile:
     return Noisy(**(msgspec.structs.asdict(load_profile("demo-small")) | changed))
 
 
-def tight(rate_rps: float, slo: SloTarget, arm: str, seed: int, **busy: float) -> tuple[float, float]:
+def tight(rate_rps: float, slo: SloTarget, arm: str, seed: int, *, heavy: bool = False, **busy: float) -> tuple[float, float]:
     """Percent of good and of served requests, of 128 tokens in and 32 out and all of one tenant, over a minute. `busy`: as in `Noisy`."""
-    work = {"prefill_ms_per_token": 0.07, "prefill_ms_per_ktoken_sq": 0.0, "decode_ms_per_seq": 0.65, "decode_ms_per_kv_ktoken": 0.0}
-    cpu = noisy(step_ms=7.0, **work, **busy)
+    cpu = noisy(**(HEAVY if heavy else LIGHT), prefill_ms_per_ktoken_sq=0.0, decode_ms_per_kv_ktoken=0.0, **busy)
+    MACHINE.start(seed)
     fleet = Fleet(groups=[Group(kind=Kind(profile=cpu, n_run=256, token_budget=2048, model="m"), count=1)])
     product = arm in {PRODUCT, ALONE}
     case = Case(
@@ -238,17 +275,22 @@ def slow(rate_rps: float, seconds: float, seed: int, arm: str, *, steep: bool = 
     ]
 
 
-def show_busy(seeds: Iterable[int]) -> None:
+def show_busy(seeds: Iterable[int], *, phases: bool) -> None:
     """Prints good and served requests of pass-through and of the product with and without agents."""
     arms = (PASS, PRODUCT, ALONE)
-    print(f"{'held up':>16} {'rate':>4} {'targets':>9} {' '.join(f'{arm:>13}' for arm in arms)}")
-    for held, held_s, longer in BUSY:
-        for rate_rps, ttft_ms, tpot_ms in BUSY_RATES:
+    machines = [(False, {"held": held, "held_s": held_s, "longer": longer}) for held, held_s, longer in BUSY]
+    if phases:
+        names = ("held", "held_s", "phase_s", "slower")
+        machines = [(heavy, dict(zip(names, figures, strict=True))) for heavy in (False, True) for figures in PHASES]
+    print(f"{'machine':>24} {'rate':>4} {'targets':>9} {' '.join(f'{arm:>13}' for arm in arms)}")
+    for heavy, machine in machines:
+        name = f"{'heavy' if heavy else 'light'} {' '.join(f'{figure:g}' for figure in machine.values())}"
+        for rate_rps, ttft_ms, tpot_ms in PHASE_RATES if phases else BUSY_RATES:
             slo, row = SloTarget(ttft_ms=ttft_ms, tpot_ms=tpot_ms), ""
             for arm in arms:
-                runs = [tight(rate_rps, slo, arm, seed, held=held, held_s=held_s, longer=longer) for seed in seeds]
+                runs = [tight(rate_rps, slo, arm, seed, heavy=heavy, **machine) for seed in seeds]
                 row += f" {fmean(good for good, _ in runs):>6.1f} {fmean(served for _, served in runs):>6.1f}"
-            print(f"{f'{held:g} {held_s:g} s x{longer:g}':>16} {rate_rps:>4} {f'{ttft_ms}/{tpot_ms}':>9}{row}", flush=True)
+            print(f"{name:>24} {rate_rps:>4} {f'{ttft_ms}/{tpot_ms}':>9}{row}", flush=True)
 
 
 def main() -> None:
@@ -257,6 +299,7 @@ def main() -> None:
     parser.add_argument("--slow", action="store_true", help="clients that declare no targets, on a slow engine")
     parser.add_argument("--steep", action="store_true", help="the same on an engine that each sequence makes slower, beside fixed windows")
     parser.add_argument("--busy", action="store_true", help="tight targets on a machine that other processes hold up")
+    parser.add_argument("--phases", action="store_true", help="tight targets on a machine that is slow for a while, now and then")
     parser.add_argument("--seeds", type=int, default=3)
     args = parser.parse_args()
     seeds = range(1, args.seeds + 1)
@@ -272,8 +315,8 @@ def main() -> None:
             shares = (fmean(good for seed in seeds for good in slow(rate, seconds, seed, arm, steep=args.steep)) for arm in arms)
             print(f"{rate:>5} {seconds:>7} {' '.join(f'{100.0 * share:>12.1f}' for share in shares)}", flush=True)
         return
-    if args.busy:
-        show_busy(seeds)
+    if args.busy or args.phases:
+        show_busy(seeds, phases=args.phases)
         return
     arms = (PASS, *map(str, CAPS), PRODUCT)
     print(f"{'rate':>4} {'targets':>9} {'pass-through':>12} {'best window, shed':>20} {'hmas':>6}")
