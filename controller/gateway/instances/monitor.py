@@ -230,13 +230,15 @@ class Fleet:
             instance.poll_now.set()
 
     async def run(self) -> None:
-        """Polls all instances until cancelled."""
+        """Polls all instances, those that join later too, until cancelled: a group that ends takes no task."""
         async with asyncio.TaskGroup() as group:
             self._group = group
             for instance in self.instances.values():
                 self.poll_regularly(instance)
-            # Instances that join later are polled in this group.
-            await asyncio.Event().wait()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self._group = None
 
     def poll_regularly(self, instance: Instance) -> None:
         """Polls an instance from now on, if the others are polled."""
