@@ -231,8 +231,7 @@ class Fleet:
 
     async def run(self) -> None:
         """Polls all instances, those that join later too, until cancelled: a group that ends takes no task."""
-        async with asyncio.TaskGroup() as group:
-            self._group = group
+        async with asyncio.TaskGroup() as self._group:
             for instance in self.instances.values():
                 self.poll_regularly(instance)
             try:
@@ -354,8 +353,7 @@ class Fleet:
         if status != 200:
             # What is known stays: where nothing is, as with a server that has no such path, it may serve any model.
             return
-        entries = model_entries_of(body)
-        instance.entries = entries
+        instance.entries = entries = model_entries_of(body)
         self._contexts.clear()
         instance.context = {entry["id"]: length for entry in entries if (length := context_of(entry)) > 0}
         models = frozenset(entry["id"] for entry in entries) or None
