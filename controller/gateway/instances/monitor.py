@@ -231,7 +231,8 @@ class Fleet:
 
     async def run(self) -> None:
         """Polls all instances, those that join later too, until cancelled: a group that ends takes no task."""
-        async with asyncio.TaskGroup() as self._group:
+        async with asyncio.TaskGroup() as group:
+            self._group = group
             for instance in self.instances.values():
                 self.poll_regularly(instance)
             try:
@@ -363,8 +364,7 @@ class Fleet:
 
     async def _keep_knobs(self, instance: Instance, snapshot: EngineSnapshot) -> None:
         """Sets the engine's live knobs to the wanted values, also after an engine has restarted with its own values."""
-        wanted = self._wanted_knobs(instance, snapshot)
-        if wanted == Knobs():
+        if (wanted := self._wanted_knobs(instance, snapshot)) == Knobs():
             return
         report = await instance.engine.apply_knobs(wanted)
         instance.applied.update(report.applied)
