@@ -36,7 +36,7 @@ from hmas.planning.loads import Feed, open_load
 from hmas.planning.running import run_case
 from hmas.workloads.table import Believe
 
-PASS, PRODUCT, ALONE = "pass-through", "hmas", "no agents"
+PASS, PRODUCT, ALONE, NO_GUARD = "pass-through", "hmas", "no agents", "no guard"
 SIGMA = 0.25
 RUN_STEPS = 8
 """Steps of which a run of decode steps has the mean factor. Runs last until a request comes or ends: with the factor of a single step an
@@ -47,13 +47,13 @@ RATES = ((6, 100, 15), (8, 100, 15), (10, 100, 15), (14, 100, 15), (20, 100, 15)
 CAPS = (12, 16, 20, 24)
 BUSY = ((0.05, 0.15, 1.0), (0.15, 0.06, 1.5), (0.3, 0.025, 2.0))
 """Share of the steps that other processes hold up, for how many seconds in the mean, and how much longer every step takes beside them."""
+BUSY_RATES = ((2, 100, 15), (4, 100, 15), (6, 100, 15), (6, 300, 30), (8, 300, 30))
 PHASES = ((0.0, 0.0, 8.0, 2.5), (0.03, 0.08, 8.0, 2.5), (0.1, 0.05, 3.0, 2.0), (0.03, 0.08, 60.0, 2.5))
 """As the first two in `BUSY`; the seconds that a phase lasts in the mean, and how much longer every step takes in every other one."""
 PHASE_RATES = ((4, 100, 15), (6, 100, 15), (9, 100, 15), (5, 300, 30), (6, 300, 30), (9, 300, 30), (12, 300, 30))
 LIGHT = {"step_ms": 7.0, "prefill_ms_per_token": 0.07, "decode_ms_per_seq": 0.65}
 HEAVY = {"step_ms": 8.0, "prefill_ms_per_token": 0.23, "decode_ms_per_seq": 0.4}
 """A small model whose engine has a machine's two cores, and as vLLM was measured beside load tool and gateway."""
-BUSY_RATES = ((2, 100, 15), (4, 100, 15), (6, 100, 15), (6, 300, 30), (8, 300, 30))
 FLOOD_RPS, COLD_S = 10.0, 4.0
 """What the flood study takes for the capacity of its two engines, and the seconds in which nothing is known of them and nothing counts."""
 CONTEXT, CAP = 1024, 128
@@ -146,12 +146,13 @@ def tight(rate_rps: float, slo: SloTarget, arm: str, seed: int, *, heavy: bool =
     cpu = noisy(**(HEAVY if heavy else LIGHT), prefill_ms_per_ktoken_sq=0.0, decode_ms_per_kv_ktoken=0.0, **busy)
     MACHINE.start(seed)
     fleet = Fleet(groups=[Group(kind=Kind(profile=cpu, n_run=256, token_budget=2048, model="m"), count=1)])
-    product = arm in {PRODUCT, ALONE}
+    product = arm in {PRODUCT, ALONE, NO_GUARD}
+    shipped = msgspec.structs.replace(SHIPPED, tpot_guard=0.0) if arm == NO_GUARD else SHIPPED
     case = Case(
         workload=f"poisson:rate={rate_rps},duration=60,prompt=128,output=32",
         fleet=fleet if product or arm == PASS else fleet.with_window(int(arm)),
         policy="robust-edf" if product else "fcfs",
-        admission=SHIPPED if product else PRESETS["open" if arm == PASS else "shed"],
+        admission=shipped if product else PRESETS["open" if arm == PASS else "shed"],
         agents=("statera",) if arm == PRODUCT else (),
         slo=slo,
         seed=seed,
@@ -276,8 +277,8 @@ def slow(rate_rps: float, seconds: float, seed: int, arm: str, *, steep: bool = 
 
 
 def show_busy(seeds: Iterable[int], *, phases: bool) -> None:
-    """Prints good and served requests of pass-through and of the product with and without agents."""
-    arms = (PASS, PRODUCT, ALONE)
+    """Prints good and served requests of pass-through and of the product, with and without agents, and without the guard either."""
+    arms = (PASS, PRODUCT, ALONE, NO_GUARD)
     machines = [(False, {"held": held, "held_s": held_s, "longer": longer}) for held, held_s, longer in BUSY]
     if phases:
         names = ("held", "held_s", "phase_s", "slower")
