@@ -65,7 +65,7 @@ def tools_there(folder: Path) -> tuple[dict[Any, Path], dict[str, str]]:
 
 
 @asynccontextmanager
-async def _gateways(engine: str, folder: Path) -> AsyncIterator[dict[str, str]]:
+async def gateways(engine: str, folder: Path) -> AsyncIterator[dict[str, str]]:
     """Addresses by arm; both gateways run all the time, and only one is asked at a time."""
     async with (
         hmas_up((f"vllm={engine}",), folder / PASS, config=PASS_THROUGH) as passing,
@@ -87,7 +87,7 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="hmas-outside-") as place:
             folder = Path(place)
             server = VllmServer(python=args.vllm_python, model=model, cores="nobind")
-            async with running_vllm(server, folder, name) as engine, _gateways(engine, folder) as urls:
+            async with running_vllm(server, folder, name) as engine, gateways(engine, folder) as urls:
                 site = Site(urls=urls, model=name, tokenizer=model, folder=folder, seconds=seconds)
                 await warm(site, vllm_bin, 4.0)
                 capacity = await capacity_rps(site, vllm_bin)

@@ -84,7 +84,7 @@ async def running_vllm(server: VllmServer, folder: Path, model_name: str) -> Asy
     url = f"http://127.0.0.1:{port}"
     log = folder / "vllm.log"
     environment = os.environ | {
-        "PYTHONPATH": str(ROOT / "lab"),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT / "lab"), os.environ.get("PYTHONPATH")))),
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_CPU_OMP_THREADS_BIND": server.cores,

@@ -33,8 +33,10 @@ def about(summary: Mapping[str, Any]) -> str:
     capacities = "; ".join(f"{name}: {rps:.1f} requests/s" for name, rps in summary["capacity_rps"].items())
     return (
         f"Direct, through the gateway in pass-through and through it as it comes, in turn, "
-        f"{summary['rounds']} times {summary['seconds']:g} s each, 128 tokens in, 32 out; "
-        f"capacity, direct (32 in flight; by a tool: what it gets answered when it sends as much as that): {capacities}."
+        f"{summary['rounds']} times {summary['seconds']:g} s each, "
+        f"{summary.get('prompt_tokens', 128)} tokens in, {summary.get('output_tokens', 32)} out; "
+        f"capacity, direct ({summary.get('in_flight', 32)} in flight; by a tool: what it gets answered when it sends as much as that): "
+        f"{capacities}."
     )
 
 

@@ -18,7 +18,7 @@ ARMS = (DIRECT, PASS, GATEWAY)
 """The engine itself; the gateway with nothing switched on, which costs the machine a second process; the product as it comes."""
 OVERTIME_S = 90.0
 """What a tool may take beside the length of its load: it starts, makes its texts, and waits for the last answers."""
-CAPACITY_REQUESTS, CAPACITY_IN_FLIGHT, CAPACITY_S = 96, 32, 120.0
+CAPACITY_TURNS, CAPACITY_IN_FLIGHT, CAPACITY_S = 3, 32, 120.0
 OWN_CAPACITY_S = 12.0
 
 
@@ -47,6 +47,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
         urls: Base address by arm.
         folder: Every run leaves its tool's files and log in a folder of its own here.
         seconds: How long a load is.
+        prompt_tokens, output_tokens: Size of every request.
     """
 
     urls: dict[str, str]
@@ -54,12 +55,14 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer: Path
     folder: Path
     seconds: float
+    prompt_tokens: int = 128
+    output_tokens: int = 32
 
 
-async def capacity_rps(site: Site, place: Path) -> float:
-    """Requests per second that the engine completes with 32 in flight all the time, by vLLM's own tool, called directly."""
-    ask = _ask(site, DIRECT, rps=float("inf"), requests=CAPACITY_REQUESTS, targets=(60_000, 60_000), seed=1)
-    measured = await run_tool(VLLM, place, msgspec.structs.replace(ask, in_flight=CAPACITY_IN_FLIGHT), site.folder / "capacity")
+async def capacity_rps(site: Site, place: Path, in_flight: int = CAPACITY_IN_FLIGHT) -> float:
+    """Requests per second that the engine completes with so many in flight all the time, by vLLM's own tool, called directly."""
+    ask = _ask(site, DIRECT, rps=float("inf"), requests=CAPACITY_TURNS * in_flight, targets=(60_000, 60_000), seed=1)
+    measured = await run_tool(VLLM, place, msgspec.structs.replace(ask, in_flight=in_flight), site.folder / "capacity")
     return measured.throughput_rps
 
 
@@ -122,9 +125,19 @@ def _summary(taken: dict[str, list[Figures]]) -> dict[str, Any]:
 
 
 def _ask(site: Site, arm: str, *, rps: float, requests: int, targets: Sequence[int], seed: int) -> Ask:
-    url = site.urls[arm]
     ttft_ms, tpot_ms = targets
-    return Ask(url=url, model=site.model, tokenizer=site.tokenizer, rps=rps, requests=requests, ttft_ms=ttft_ms, tpot_ms=tpot_ms, seed=seed)
+    return Ask(
+        url=site.urls[arm],
+        model=site.model,
+        tokenizer=site.tokenizer,
+        rps=rps,
+        requests=requests,
+        prompt_tokens=site.prompt_tokens,
+        output_tokens=site.output_tokens,
+        ttft_ms=ttft_ms,
+        tpot_ms=tpot_ms,
+        seed=seed,
+    )
 
 
 async def run_tool(tool: Tool, place: Path, ask: Ask, folder: Path) -> Figures:
