@@ -8,6 +8,7 @@ and then it stands still for 30 to 120 ms. Without that noise nothing near capac
     python lab/benchmarks/guard_study.py --slow     # clients that declare no targets, on an engine too slow for the usual ones
     python lab/benchmarks/guard_study.py --steep    # the same where each sequence makes the others slower, beside fixed windows that shed
     python lab/benchmarks/guard_study.py --busy     # tight targets on a machine that other processes hold up: good and served, in percent
+    python lab/benchmarks/guard_study.py --gpu      # tight targets on a GPU's model without noise, beside fixed windows that shed
     python lab/benchmarks/guard_study.py --phases   # the same on a machine that is slow for a while, now and then, as shared ones are
 """
 
@@ -65,6 +66,10 @@ STEEP = ((0.3, 60), (0.5, 60), (0.7, 60), (0.9, 60), (1.1, 60), (0.3, 300), (0.5
 STEEP_CAPS = (6, 8, 10, 12, 16)
 STEEP_STRETCH = 4.5
 """A request alone has 89 ms a token on the steep engine, and every further one costs all others 14 ms a token."""
+GPU = "h100-qwen3-14b"
+GPU_RATES = ((18, 512, 128, 500, 25), (20, 512, 128, 500, 25), (22, 512, 128, 500, 25), (26, 512, 128, 500, 25), (13, 800, 300, 1000, 25))
+GPU_CAPS = (48, 64, 80)
+"""Requests per second, tokens in and out, and targets for TTFT and TPOT in ms. The engine keeps 25 ms a token up to about 20 a second."""
 DICE = random.Random()
 
 
@@ -142,14 +147,20 @@ def noisy(**changed: float) -> Profile:
 
 
 def tight(rate_rps: float, slo: SloTarget, arm: str, seed: int, *, heavy: bool = False, **busy: float) -> tuple[float, float]:
-    """Percent of good and of served requests, of 128 tokens in and 32 out and all of one tenant, over a minute. `busy`: as in `Noisy`."""
+    """Percent of good and of served requests, of 128 tokens in and 32 out, over a minute. `busy`: as in `Noisy`."""
     cpu = noisy(**(HEAVY if heavy else LIGHT), prefill_ms_per_ktoken_sq=0.0, decode_ms_per_kv_ktoken=0.0, **busy)
+    return of_one_tenant(cpu, f"poisson:rate={rate_rps},duration=60,prompt=128,output=32", slo, arm, seed)
+
+
+def of_one_tenant(profile: Profile, workload: str, slo: SloTarget, arm: str, seed: int) -> tuple[float, float]:
+    """Percent of good and of served requests on one engine, all of one tenant."""
     MACHINE.start(seed)
-    fleet = Fleet(groups=[Group(kind=Kind(profile=cpu, n_run=256, token_budget=2048, model="m"), count=1)])
+    kind = Kind(profile=profile, n_run=256, token_budget=profile.max_num_batched_tokens, model="m")
+    fleet = Fleet(groups=[Group(kind=kind, count=1)])
     product = arm in {PRODUCT, ALONE, NO_GUARD}
     shipped = msgspec.structs.replace(SHIPPED, tpot_guard=0.0) if arm == NO_GUARD else SHIPPED
     case = Case(
-        workload=f"poisson:rate={rate_rps},duration=60,prompt=128,output=32",
+        workload=workload,
         fleet=fleet if product or arm == PASS else fleet.with_window(int(arm)),
         policy="robust-edf" if product else "fcfs",
         admission=shipped if product else PRESETS["open" if arm == PASS else "shed"],
@@ -159,13 +170,13 @@ def tight(rate_rps: float, slo: SloTarget, arm: str, seed: int, *, heavy: bool =
     )
     load = open_load(case)
 
-    def of_one_tenant(model: str, estimate: Believe | None) -> Feed:
+    def with_tenant(model: str, estimate: Believe | None) -> Feed:
         feed = load.feed(model, estimate)
         arrivals = (replace(one, request=msgspec.structs.replace(one.request, tenant="t")) for one in feed.arrivals)
         return replace(feed, arrivals=arrivals)
 
     DICE.seed(seed)
-    records = run_case(case, load=replace(load, feed=of_one_tenant)).records
+    records = run_case(case, load=replace(load, feed=with_tenant)).records
     served = fmean(record.outcome == OutcomeKind.COMPLETED for record in records)
     return 100.0 * fmean(record.slo_met for record in records), 100.0 * served
 
@@ -294,12 +305,25 @@ def show_busy(seeds: Iterable[int], *, phases: bool) -> None:
             print(f"{name:>24} {rate_rps:>4} {f'{ttft_ms}/{tpot_ms}':>9}{row}", flush=True)
 
 
+def show_gpu(seeds: Iterable[int]) -> None:
+    """Prints good requests of a GPU's model without noise, whose pace hardly depends on the batch."""
+    arms = (PASS, *map(str, GPU_CAPS), PRODUCT, ALONE)
+    print(f"{'load':>24} {'targets':>9} {' '.join(f'{arm:>12}' for arm in arms)}")
+    for rate_rps, prompt, output, ttft_ms, tpot_ms in GPU_RATES:
+        workload = f"poisson:rate={rate_rps},duration=60,prompt={prompt},output={output}"
+        slo = SloTarget(ttft_ms=ttft_ms, tpot_ms=tpot_ms)
+        shares = (fmean(of_one_tenant(load_profile(GPU), workload, slo, arm, seed)[0] for seed in seeds) for arm in arms)
+        row = " ".join(f"{share:>12.1f}" for share in shares)
+        print(f"{f'{rate_rps}/s of {prompt} + {output}':>24} {f'{ttft_ms}/{tpot_ms}':>9} {row}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--flood", action="store_true", help="a tenant beside one that floods")
     parser.add_argument("--slow", action="store_true", help="clients that declare no targets, on a slow engine")
     parser.add_argument("--steep", action="store_true", help="the same on an engine that each sequence makes slower, beside fixed windows")
     parser.add_argument("--busy", action="store_true", help="tight targets on a machine that other processes hold up")
+    parser.add_argument("--gpu", action="store_true", help="tight targets on a GPU's model, beside fixed windows")
     parser.add_argument("--phases", action="store_true", help="tight targets on a machine that is slow for a while, now and then")
     parser.add_argument("--seeds", type=int, default=3)
     args = parser.parse_args()
@@ -315,6 +339,9 @@ def main() -> None:
         for rate, seconds in STEEP if args.steep else SLOW:
             shares = (fmean(good for seed in seeds for good in slow(rate, seconds, seed, arm, steep=args.steep)) for arm in arms)
             print(f"{rate:>5} {seconds:>7} {' '.join(f'{100.0 * share:>12.1f}' for share in shares)}", flush=True)
+        return
+    if args.gpu:
+        show_gpu(seeds)
         return
     if args.busy or args.phases:
         show_busy(seeds, phases=args.phases)

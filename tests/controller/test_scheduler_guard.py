@@ -131,6 +131,19 @@ def test_a_request_waits_for_a_pace_that_keeps_its_own_target_unless_there_is_no
     assert ids(made.dispatch(5.2)) == ["002"]
 
 
+@pytest.mark.parametrize(("rise_ms", "joins"), [(0.05, True), (1.2, False)])
+def test_a_target_just_above_the_pace_suffices_where_sequences_cost_little(rise_ms, joins):
+    made = build()
+    (one,) = made.instances.values()
+    for number in range(400):
+        one.pace.decoded(30.0 + rise_ms * (number % 40 - 20), 1.0 + number % 40, 8.0)
+    for number in range(20):
+        submit(made, number, prompt=10, tpot_slo_ms=1000.0, output=500.0)
+    assert len(made.dispatch(0.0)) == 20
+    submit(made, 20, prompt=10, tpot_slo_ms=31.0)
+    assert ids(made.dispatch(0.1)) == ["020"] * joins
+
+
 def test_it_does_not_wait_for_a_pace_that_only_chance_brings():
     made = build()
     (one,) = made.instances.values()
