@@ -3,18 +3,16 @@
 from collections.abc import Collection
 from math import inf
 
+from hmas.controller.core.types import Request
 from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.lateness import is_last_chance
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 
-OWN_MARGIN = 1.1
-"""A request may join if its TPOT target is at least so many times the instance's pace, at its last moment too: late or too slow, it is
-lost, and too slow it costs the others. In `lab/benchmarks/guard_study.py` 1.0 gives 2 points fewer with `--steep`, and 1.2 gives 2 fewer
-with tight targets. 0.9 at the last moment gives 1 and 2 points fewer."""
-_MORE_SEQUENCES = 1
-"""A target also suffices that the pace beside the request and so many further ones would keep. Where a sequence more hardly costs the others
-anything, as on a GPU, the margin would keep an engine a tenth below what it can: 81 % in time instead of 95, where the best fixed window has
-90 (`lab/benchmarks/guard_study.py --gpu`). With none there are up to 5 points fewer with `--steep`."""
+OWN_MARGIN, _MORE_SEQUENCES = 1.1, 1
+"""A request may join if its TPOT target is at least so many times the instance's pace, or at least the pace beside it and so many further
+sequences, at its last moment too: late or too slow, it is lost, and too slow it costs the others. Where a sequence costs the others little,
+as on a GPU, the margin alone keeps an engine a tenth below what it can: 81 % in time instead of 95 (`lab/benchmarks/guard_study.py --gpu`).
+There, 1.0 gives 2 to 5 points fewer with `--steep`, and 1.2 gives 2 fewer with tight targets."""
 _FLOOD_MARGIN = 1.8
 """The same for a request whose tenant floods, which has to suit the strictest target of the others too. With real bodies on embedded
 engines (`hmas-lab tenants`, weights of 1:1, a flood that comes at once) a tenant within its share keeps 96 % with 1.2 and 98 with 1.8; the
@@ -88,13 +86,13 @@ class TpotGuard:
         if self.share <= 0.0 or not instance.in_flight:
             return True
         floods = entry.request.tenant in flooding
-        if floods or not _has_ample_pace(entry, instance):
+        if floods or (instance.token_ms is not None and instance.token_ms * _AMPLE_MARGIN > entry.estimates.slo.tpot_ms):
             cached_tokens = None
         stop_ms = instance.prefill_ms(entry, cached_tokens)
         share = self.share if instance.guard_overridden else self.share * instance.guard
         room_ms = self._least_rooms_ms(instance, now_s, flooding)[floods]
         target_ms = min(entry.estimates.slo.tpot_ms, kept_ms) if floods else entry.estimates.slo.tpot_ms
-        keeps_own = _keeps(target_ms, _FLOOD_MARGIN if floods else _margin(entry, instance), instance)
+        keeps_own = _keeps(target_ms, entry.request, instance, floods=floods)
         if keeps_own and stop_ms <= share * room_ms:
             return True
         if late:
@@ -167,20 +165,14 @@ class TpotGuard:
         return least, open_ms
 
 
-def _has_ample_pace(entry: QueueEntry, instance: Instance) -> bool:
-    return instance.token_ms is None or instance.token_ms * _AMPLE_MARGIN <= entry.estimates.slo.tpot_ms
-
-
-def _margin(entry: QueueEntry, instance: Instance) -> float:
-    """How many times the pace a request's TPOT target has to be, if its tenant does not flood."""
-    beside_ms = instance.pace.token_ms(instance.sequences + entry.request.sequences + _MORE_SEQUENCES)
-    return OWN_MARGIN if beside_ms is None or instance.token_ms is None else min(OWN_MARGIN, beside_ms / instance.token_ms)
-
-
-def _keeps(target_ms: float, margin: float, instance: Instance) -> bool:
-    """Whether the instance's pace leaves a TPOT target the margin, or waiting for that gains nothing."""
+def _keeps(target_ms: float, request: Request, instance: Instance, *, floods: bool) -> bool:
+    """Whether the instance's pace suits a TPOT target, or waiting for that gains nothing."""
     token_ms, best_ms = instance.token_ms, instance.pace.best_ms()
-    if token_ms is None or token_ms * margin <= target_ms:
+    beside_ms = instance.pace.token_ms(instance.sequences + request.sequences + _MORE_SEQUENCES)
+    if token_ms is None or beside_ms is None:
+        return True
+    margin = _FLOOD_MARGIN if floods else min(OWN_MARGIN, beside_ms / token_ms)
+    if token_ms * margin <= target_ms:
         return True
     # A target below the instance's best pace is missed whenever the request goes, and one just above it never has the margin. That pace has
     # to be measured first: otherwise an instance that was once flooded looks slow, takes every request that it cannot serve in time, and
