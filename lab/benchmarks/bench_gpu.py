@@ -24,7 +24,7 @@ from bench_outside import SHARES, gateways
 from hmas_lab.frontdoor.load import DoorLoad
 from hmas_lab.frontdoor.measurement import Measurement
 from hmas_lab.frontdoor.runs import Runs
-from hmas_lab.frontdoor.settings import GPU, DoorSettings
+from hmas_lab.frontdoor.settings import GPU, PRODUCT, DoorSettings
 from hmas_lab.frontdoor.tables import goals_table, loads_table
 from hmas_lab.gpu_engine import SHAPES, GpuServer, check_lengths
 from hmas_lab.outside.page import body as tool_body
@@ -116,7 +116,8 @@ async def measure(args: argparse.Namespace) -> None:
                     await tool(args, engine, folder / "tool")
         finally:
             args.out.mkdir(parents=True, exist_ok=True)
-            shutil.copy(folder / "vllm.log", args.out / "gpu-vllm.log")
+            if (folder / "vllm.log").exists():
+                shutil.copy(folder / "vllm.log", args.out / "gpu-vllm.log")
 
 
 def main() -> None:
@@ -143,6 +144,8 @@ def main() -> None:
         return
     if args.vllm_python is None:
         parser.error("give --vllm-python: the interpreter of the environment that holds vLLM")
+    if PRODUCT not in args.arms.split(","):
+        parser.error(f"--arms {args.arms}: needed is {PRODUCT}, which all others are compared with")
     found = shutil.which(args.vllm_python)
     if found is None:
         parser.error(f"--vllm-python {args.vllm_python}: there is no such program")
