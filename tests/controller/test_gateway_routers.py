@@ -157,8 +157,10 @@ async def test_a_request_bound_at_arrival_waits_for_its_instance_and_says_so(tmp
     async with running(tmp_path, engines=2, scheduler=settings) as rig:
         long = [asyncio.create_task(rig.post(chat("long", tokens=3000))) for _ in range(2)]
         await eventually(lambda: all(sim.model.running == 1 for sim in rig.sims))
-        waiting = [asyncio.create_task(rig.post(chat("waits", tokens=4), headers={"x-request-id": f"w{n}"})) for n in range(3)]
-        await eventually(lambda: rig.gateway.scheduler.queued == 3)
+        waiting = []
+        for number in range(3):  # one after another: requests sent together arrive in any order
+            waiting.append(asyncio.create_task(rig.post(chat("waits", tokens=4), headers={"x-request-id": f"w{number}"})))
+            await eventually(lambda: rig.gateway.scheduler.queued == len(waiting))
         told = (await rig.admin("GET", "/admin/requests/w1")).json
         assert told["queue"]["bound_to"] == "sim-2"
         assert " since it arrived, in the queue of sim-2, 0 ahead of it now" in page(told | {"tenant_now": None})
