@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 from bench_outside import SHARES, gateways
+from hmas_lab.as_it_comes import cancel_on_sigterm
 from hmas_lab.frontdoor.load import DoorLoad
 from hmas_lab.frontdoor.measurement import Measurement
 from hmas_lab.frontdoor.runs import Runs
@@ -94,6 +95,7 @@ async def tool(args: argparse.Namespace, engine: str, folder: Path) -> None:
 
 
 async def measure(args: argparse.Namespace) -> None:
+    cancel_on_sigterm()
     settings = msgspec.structs.replace(
         GPU,
         seconds=args.seconds,
@@ -154,6 +156,8 @@ def main() -> None:
         asyncio.run(measure(args))
     except (StudyError, DemoBroken) as error:
         raise SystemExit(str(error)) from error
+    except asyncio.CancelledError:
+        raise SystemExit("stopped") from None
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from hmas_lab.as_it_comes import hmas_up
+from hmas_lab.as_it_comes import cancel_on_sigterm, hmas_up
 from hmas_lab.frontdoor.arms import PASS_THROUGH
 from hmas_lab.outside.page import body
 from hmas_lab.outside.session import DIRECT, GATEWAY, PASS, Cell, Site, capacity_rps, compare, own_capacity_rps, warm
@@ -75,6 +75,7 @@ async def gateways(engine: str, folder: Path) -> AsyncIterator[dict[str, str]]:
 
 
 async def measure(args: argparse.Namespace) -> dict[str, Any]:
+    cancel_on_sigterm()
     rounds, seconds = (1, args.seconds or 12.0) if args.quick else (2, args.seconds or 25.0)
     found, missing = tools_there(args.build)
     vllm_bin = args.vllm_python.parent
@@ -141,6 +142,8 @@ def main() -> None:
         summary = asyncio.run(measure(args))
     except (StudyError, DemoBroken) as error:
         raise SystemExit(str(error)) from error
+    except asyncio.CancelledError:
+        raise SystemExit("stopped") from None
     say("")
     say(body({"summary": summary}))
     say(f"\nwritten to {args.out}")
