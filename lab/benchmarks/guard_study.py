@@ -68,8 +68,8 @@ STEEP_STRETCH = 4.5
 """A request alone has 89 ms a token on the steep engine, and every further one costs all others 14 ms a token."""
 GPU = "h100-qwen3-14b"
 GPU_RATES = ((18, 512, 128, 500, 25), (20, 512, 128, 500, 25), (22, 512, 128, 500, 25), (26, 512, 128, 500, 25), (13, 800, 300, 1000, 25))
-GPU_CAPS = (48, 64, 80)
 """Requests per second, tokens in and out, and targets for TTFT and TPOT in ms. The engine keeps 25 ms a token up to about 20 a second."""
+GPU_CAPS = (48, 64, 80)
 DICE = random.Random()
 
 

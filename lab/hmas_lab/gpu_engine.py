@@ -1,6 +1,7 @@
 """A real vLLM on a GPU as the engine of a comparison: a model of a real one's shape with random weights, which take as long to compute."""
 
 import json
+from typing import ClassVar
 
 import aiohttp
 
@@ -22,7 +23,7 @@ ASKED_TOKENS = 12
 
 
 class GpuServer(VllmServer, frozen=True, kw_only=True):
-    """vLLM on a GPU. What is not named here stays at vLLM's default. The cache gets what the GPU has left: `kv_cache_bytes` is not used.
+    """vLLM on a GPU. What is not named here stays at vLLM's default. The cache gets what the GPU has left.
 
     Attributes:
         shape: Of `SHAPES`.
@@ -33,27 +34,17 @@ class GpuServer(VllmServer, frozen=True, kw_only=True):
     memory_share: float = 0.9
     max_model_len: int = 8192
 
-    def command(self, port: int, model_name: str) -> list[str]:
-        """Command line of the server. `model` is the directory of SmolLM2; its weights are not read."""
-        options = {
-            "--model": str(self.model.resolve()),
-            "--served-model-name": model_name,
-            "--host": "127.0.0.1",
-            "--port": str(port),
+    hardware_flags: ClassVar[tuple[str, ...]] = ()
+
+    def hardware_options(self) -> dict[str, str]:
+        """See `VllmServer.hardware_options`. `model` is the directory of SmolLM2; its weights are not read."""
+        return {
             "--load-format": "dummy",
             "--hf-overrides": json.dumps(SHAPES[self.shape] | HEADS),
             "--dtype": "bfloat16",
-            "--max-model-len": str(self.max_model_len),
-            "--max-num-seqs": str(self.max_num_seqs),
             "--gpu-memory-utilization": str(self.memory_share),
             "--compilation-config": json.dumps(GRAPHS),
-            "--logits-processors": "hmas_lab.forced_length:ForcedLength",
-            "--uvicorn-log-level": "warning",
         }
-        words = [word for pair in options.items() for word in pair]
-        # Every arm sends the same prompts: with a prefix cache all but the first would skip their prefill.
-        flags = ["--no-enable-prefix-caching", *self.flags]
-        return [str(self.python.absolute()), "-m", "vllm.entrypoints.openai.api_server", *words, *flags]
 
 
 async def check_lengths(engine: str, model: str) -> None:

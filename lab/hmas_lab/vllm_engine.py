@@ -5,7 +5,7 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import aiohttp
 import msgspec
@@ -49,6 +49,8 @@ class VllmServer(msgspec.Struct, frozen=True, kw_only=True):
     share: Annotated[float, Meta(gt=0, le=1)] = 1.0
     flags: tuple[str, ...] = ()
 
+    hardware_flags: ClassVar[tuple[str, ...]] = ("--enforce-eager",)
+
     def command(self, port: int, model_name: str) -> list[str]:
         """Command line of the server."""
         options = {
@@ -56,18 +58,23 @@ class VllmServer(msgspec.Struct, frozen=True, kw_only=True):
             "--served-model-name": model_name,
             "--host": "127.0.0.1",
             "--port": str(port),
-            "--dtype": "float32",
             "--max-model-len": str(self.max_model_len),
             "--max-num-seqs": str(self.max_num_seqs),
-            "--max-num-batched-tokens": str(self.max_num_batched_tokens),
-            "--kv-cache-memory-bytes": str(self.kv_cache_bytes),
             "--logits-processors": "hmas_lab.forced_length:ForcedLength",
             "--uvicorn-log-level": "warning",
         }
-        words = [word for pair in options.items() for word in pair]
+        words = [word for pair in (options | self.hardware_options()).items() for word in pair]
         # Every run sends the same prompts: with a prefix cache all but the first would skip their prefill.
-        flags = ["--enforce-eager", "--no-enable-prefix-caching", *self.flags]
+        flags = [*self.hardware_flags, "--no-enable-prefix-caching", *self.flags]
         return [str(self.python.absolute()), "-m", "vllm.entrypoints.openai.api_server", *words, *flags]
+
+    def hardware_options(self) -> dict[str, str]:
+        """What its hardware asks for: words of the command line, and their values."""
+        return {
+            "--dtype": "float32",
+            "--max-num-batched-tokens": str(self.max_num_batched_tokens),
+            "--kv-cache-memory-bytes": str(self.kv_cache_bytes),
+        }
 
 
 @asynccontextmanager

@@ -11,6 +11,8 @@ from hmas.planning.running import run_case
 
 pytestmark = pytest.mark.slow
 PROFILE = load_profile("h100-qwen3-14b")
+BEST_WINDOW = 64
+"""Of those in `lab/benchmarks/guard_study.py --gpu`."""
 KIND = Kind(profile=PROFILE, n_run=256, token_budget=PROFILE.max_num_batched_tokens, model="m")
 
 
@@ -20,7 +22,7 @@ def good(rate_rps: float, admission: str) -> float:
     run = run_case(
         Case(
             workload=f"poisson:rate={rate_rps},duration=40,prompt=512,output=128",
-            fleet=fleet if shipped else fleet.with_window(64),
+            fleet=fleet if shipped else fleet.with_window(BEST_WINDOW),
             policy="robust-edf" if shipped else "fcfs",
             admission=SHIPPED if shipped else PRESETS["shed"],
             slo=SloTarget(ttft_ms=500, tpot_ms=25),

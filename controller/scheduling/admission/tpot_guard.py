@@ -12,7 +12,7 @@ OWN_MARGIN, _MORE_SEQUENCES = 1.1, 1
 """A request may join if its TPOT target is at least so many times the instance's pace, or at least the pace beside it and so many further
 sequences, at its last moment too: late or too slow, it is lost, and too slow it costs the others. Where a sequence costs the others little,
 as on a GPU, the margin alone keeps an engine a tenth below what it can: 81 % in time instead of 95 (`lab/benchmarks/guard_study.py --gpu`).
-There, 1.0 gives 2 to 5 points fewer with `--steep`, and 1.2 gives 2 fewer with tight targets."""
+With `--steep` 1.0 gives 2 to 5 points fewer, and with tight targets 1.2 gives 2 fewer."""
 _FLOOD_MARGIN = 1.8
 """The same for a request whose tenant floods, which has to suit the strictest target of the others too. With real bodies on embedded
 engines (`hmas-lab tenants`, weights of 1:1, a flood that comes at once) a tenant within its share keeps 96 % with 1.2 and 98 with 1.8; the
@@ -167,14 +167,14 @@ class TpotGuard:
 
 def _keeps(target_ms: float, request: Request, instance: Instance, *, floods: bool) -> bool:
     """Whether the instance's pace suits a TPOT target, or waiting for that gains nothing."""
-    token_ms, best_ms = instance.token_ms, instance.pace.best_ms()
-    beside_ms = instance.pace.token_ms(instance.sequences + request.sequences + _MORE_SEQUENCES)
-    if token_ms is None or beside_ms is None:
+    token_ms, margin = instance.token_ms, _FLOOD_MARGIN if floods else OWN_MARGIN
+    if token_ms is None or token_ms * margin <= target_ms:
         return True
-    margin = _FLOOD_MARGIN if floods else min(OWN_MARGIN, beside_ms / token_ms)
-    if token_ms * margin <= target_ms:
-        return True
+    if not floods and (beside_ms := instance.pace.token_ms(instance.sequences + request.sequences + _MORE_SEQUENCES)) is not None:
+        margin = min(margin, beside_ms / token_ms)
+    best_ms = instance.pace.best_ms()
     # A target below the instance's best pace is missed whenever the request goes, and one just above it never has the margin. That pace has
     # to be measured first: otherwise an instance that was once flooded looks slow, takes every request that it cannot serve in time, and
     # never recovers.
-    return best_ms is not None and best_ms * margin > target_ms and (best_ms > target_ms or token_ms <= target_ms)
+    beyond = best_ms is not None and best_ms * margin > target_ms and (best_ms > target_ms or token_ms <= target_ms)
+    return beyond or token_ms * margin <= target_ms

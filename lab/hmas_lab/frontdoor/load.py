@@ -88,7 +88,7 @@ class DoorLoad:
             slo = _stretched(TIGHTER if cell.declared and rng.random() < 0.5 else TARGETS, self.stretch)
             terms = Terms(settings.cap if cell.capped else 0, cell.declared, slo)
             sent = clients.send(_bare(at_s, self._questions[which], slo), index, cell.form, terms)
-            found.append(_for_a_model(sent, seeds[index]) if settings.engine == "vllm" and not settings.forced else sent)
+            found.append(sent if settings.forced else _for_a_model(sent, seeds[index]))
         return found
 
 

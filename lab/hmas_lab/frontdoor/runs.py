@@ -122,7 +122,7 @@ class Runs:
         load = LoadSpec(
             url=stack.url,
             model=stack.model,
-            length_channel=self._settings.engine if self._settings.engine == "sim" or self._settings.forced else "none",
+            length_channel=self._settings.engine if self._settings.forced else "none",
             **{"drain_s": self._settings.drain_s, **spec},  # type: ignore[arg-type]  # fields of LoadSpec
         )
         plan, results = folder / "plan.jsonl", folder / "results.jsonl"

@@ -51,8 +51,8 @@ class DoorSettings(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         engine: What serves: embedded engines, or one real vLLM.
         engines: What `hmas up --engine` is given for the embedded ones.
-        forced: Whether the real engine gives each answer the length of the model's answer that the data have (`hmas_lab.forced_length`);
-            else its model ends by itself.
+        forced: Whether the engine gives each answer the length that the data have, a real one by `hmas_lab.forced_length`; else its model
+            ends by itself.
         forms: Kinds of requests, of `hmas.loadgen.client_load.FORMS`.
         loads: Mean arrival rates over the measured capacity.
         seconds: Length of the arrivals of a run; half as long again where the load is below a half, because so few arrive. `warmup_s`: what
@@ -75,7 +75,7 @@ class DoorSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     engine: Engine = "sim"
     engines: tuple[str, ...] = ("sim", "sim")
-    forced: bool = False
+    forced: bool = True
     seed: int = 1
     forms: tuple[str, ...] = ("chat-1", "chat-3", "chat-9", "completion", "tools", "system-2000", "not-streamed", "n-2")
     loads: tuple[float, ...] = (0.1, 0.5, 0.9, 1.3)
@@ -116,6 +116,7 @@ QUICK = DoorSettings(
 """Three minutes, for every landing."""
 VLLM = DoorSettings(
     engine="vllm",
+    forced=False,
     forms=("chat-1", "chat-3", "completion", "not-streamed"),
     loads=(0.5, 0.9, 1.3),
     seconds=60.0,
@@ -136,7 +137,6 @@ VLLM = DoorSettings(
 """A third of the cells on a real vLLM: one engine, so one arm at a time."""
 GPU = DoorSettings(
     engine="vllm",
-    forced=True,
     loads=(0.5, 1.2),
     seconds=30.0,
     repeats=1,
