@@ -47,10 +47,11 @@ def _in_processes(work: Work, tasks: Sequence[bytes], workers: int) -> Answers:
     except BrokenProcessPool as error:
         raise StudyError("a worker process died, for want of memory perhaps; what was finished is kept. Try fewer --workers") from error
     finally:
-        executor.shutdown(wait=finished, cancel_futures=True)
         if not finished:
             for child in set(multiprocessing.active_children()) - before:
                 child.terminate()
+        # Waiting leaves the end of the interpreter nothing to do, which would otherwise meet a pool that is half closed.
+        executor.shutdown(cancel_futures=True)
 
 
 def _leave_interrupts_to_parent() -> None:
