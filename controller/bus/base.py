@@ -1,4 +1,4 @@
-"""The interface of the bus. `RedisBus` uses a real server; `MemoryBus` serves one process and tests in virtual time."""
+"""The interface of the bus. `RedisBus` uses a server; `NoBus` serves a gateway that has neither server nor agents."""
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass

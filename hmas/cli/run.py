@@ -12,7 +12,7 @@ from hmas.agents.runtime.shell import instance_name, run_agent
 from hmas.cli.admin import config_option, read_config
 from hmas.cli.output import example
 from hmas.controller.bus.base import Bus
-from hmas.controller.bus.memory_bus import MemoryBus
+from hmas.controller.bus.no_bus import NoBus
 from hmas.controller.bus.redis_bus import RedisBus
 from hmas.controller.config.derived import AGENT_NAMES
 from hmas.controller.config.schema import Config
@@ -79,7 +79,7 @@ def _make_bus(config: Config) -> Bus:
         return RedisBus(config.bus.url, config.bus.key_prefix)
     if config.agents.enabled:
         raise ConfigError(_NO_BUS.format(who="the gateway") + ", or switch the agents off with agents.enabled: false")
-    return MemoryBus()
+    return NoBus()
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from hmas_lab.memory_bus import MemoryBus
 from message_kit import completed, request_notice
 
 from hmas.agents.model_store.card import ModelCard
@@ -11,7 +12,6 @@ from hmas.agents.model_store.store import ModelStore
 from hmas.agents.perception.agent import PerceptionAgent, make_agent
 from hmas.agents.perception.reading import TASKS, Reading
 from hmas.agents.runtime.work import Deferred
-from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.config.schema import AgentsConfig, Config
 from hmas.controller.core.messages import Completion, Event, RequestFeatures, RequestNotice
 from hmas.controller.core.types import TaskType

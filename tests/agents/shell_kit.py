@@ -6,8 +6,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from hmas_lab.memory_bus import MemoryBus
+
 from hmas.agents.runtime.shell import AgentShell
-from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.core.messages import COSTS
 from hmas.controller.runtime.clock import Clock
 

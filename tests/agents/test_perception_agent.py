@@ -6,6 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from hmas_lab.memory_bus import MemoryBus
 from perception_kit import WordReader, add, ask, completion, config, done, events, notice, started
 from typing_kit import all_of_type, known, of_type
 
@@ -17,7 +18,6 @@ from hmas.agents.perception.agent import REST_S, PerceptionAgent, make_agent
 from hmas.agents.perception.readers import shipped_lengths
 from hmas.agents.runtime.shell import AgentShell
 from hmas.agents.runtime.work import Deferred
-from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.config.schema import AgentsConfig, Config
 from hmas.controller.config.section import SloConfig
 from hmas.controller.core.errors import ModelError

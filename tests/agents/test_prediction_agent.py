@@ -7,6 +7,7 @@ import time
 import msgspec
 import numpy as np
 import pytest
+from hmas_lab.memory_bus import MemoryBus
 from message_kit import completed, instance_view, request_features, system_snapshot
 from shell_kit import shells
 from typing_kit import all_of_type
@@ -15,7 +16,6 @@ from hmas.agents.model_store.store import ModelStore
 from hmas.agents.prediction.agent import REPORT_EVERY_S, make_agent
 from hmas.agents.prediction.regressor import KIND, SHIPPED, load_regressor
 from hmas.agents.runtime.work import BRIEF_MS, Deferred, Pace
-from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.config.schema import AgentsConfig, Config
 from hmas.controller.core.messages import Completion, Event, ModelReport, RequestCost, RequestFeatures, SystemSnapshot
 from hmas.controller.core.types import OutcomeKind

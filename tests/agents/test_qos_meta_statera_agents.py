@@ -1,12 +1,12 @@
 """The three agents on a bus: what they read, what they answer, and what they remember after a restart."""
 
 from control_kit import completion, instance, snapshot
+from hmas_lab.memory_bus import MemoryBus
 from message_kit import request_features
 from typing_kit import known, of_type
 
 from hmas.agents.meta.agent import MetaAgent
 from hmas.agents.runtime.shell import make_agent
-from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.config.schema import AgentsConfig, Config, SchedulerConfig
 from hmas.controller.core.messages import (
     ACTIONS,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from hmas_lab.memory_bus import MemoryBus
 from shell_kit import shells
 from typing_kit import all_of_type, of_type
 
@@ -21,7 +22,6 @@ from hmas.agents.runtime.shell import AgentShell, instance_name, make_agent, run
 from hmas.agents.runtime.staleness import StaleWatch
 from hmas.agents.runtime.work import Deferred
 from hmas.controller.bus.embedded import EmbeddedServer
-from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.bus.redis_bus import RedisBus
 from hmas.controller.config.derived import AGENT_NAMES
 from hmas.controller.config.schema import Config

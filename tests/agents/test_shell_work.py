@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
+from hmas_lab.memory_bus import MemoryBus
 from shell_kit import shells
 from typing_kit import all_of_type
 
@@ -16,7 +17,6 @@ from hmas.agents.runtime import shell as shell_module
 from hmas.agents.runtime.inbox import Inbox
 from hmas.agents.runtime.work import BRIEF_MS, Deferred, Lane, Pace
 from hmas.controller.bus.base import Delivery
-from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.core.messages import (
     COSTS,
     EVENTS,

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 
 import pytest
 import uvloop
+from hmas_lab.memory_bus import MemoryBus
 from mqtt_kit import Broker, make_certificates
 from redis.asyncio import Redis
 
 from hmas.controller.bus.base import Bus
 from hmas.controller.bus.embedded import EmbeddedServer
-from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.bus.redis_bus import RedisBus
 
 PREFIXES = itertools.count()

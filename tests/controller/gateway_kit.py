@@ -13,12 +13,12 @@ import aiohttp
 import msgspec
 import orjson
 from aiohttp import web
+from hmas_lab.memory_bus import MemoryBus
 from typing_kit import known
 
 from hmas.controller.admin.client import AdminClient
 from hmas.controller.admin.token import read_token
 from hmas.controller.bus.base import Delivery
-from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.config.derived import ADMIN_TOKEN_FILE
 from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig, SchedulerConfig
 from hmas.controller.config.section import GatewayConfig, TenantConfig

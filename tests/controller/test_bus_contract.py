@@ -5,11 +5,11 @@ import itertools
 from contextlib import aclosing
 
 import pytest
+from hmas_lab.memory_bus import MemoryBus
 from redis.asyncio import Redis
 
 from hmas.controller.bus.base import Bus
 from hmas.controller.bus.embedded import EmbeddedServer
-from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.core.errors import MessageError
 from hmas.controller.core.messages import ACTIONS, EVENTS, MAXLEN, OVERRIDES, ControlAction, Event, OverrideNotice
 

@@ -1,6 +1,7 @@
 """What the fleet makes of an engine's word about its knobs."""
 
-from hmas.controller.bus.memory_bus import MemoryBus
+from hmas_lab.memory_bus import MemoryBus
+
 from hmas.controller.config.schema import EngineConfig
 from hmas.controller.core.types import Controls
 from hmas.controller.gateway.instances.monitor import MODELS_EVERY_S, RETRY_REFUSED_S, Fleet

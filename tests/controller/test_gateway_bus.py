@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import uvloop
 from gateway_kit import chat, eventually, gateway_config, running
+from hmas_lab.memory_bus import MemoryBus
 from typing_kit import of_type
 
 from hmas.controller.bus.embedded import EmbeddedServer
-from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.bus.redis_bus import RedisBus
 from hmas.controller.config.schema import AgentsConfig
 from hmas.controller.core.messages import OVERRIDES, TELEMETRY, Completion, MetaDecision, OverrideNotice

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from gateway_kit import Sim, eventually, make_config, start_sim
+from hmas_lab.memory_bus import MemoryBus
 from typing_kit import known
 
-from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.config.schema import EngineConfig
 from hmas.controller.gateway.process import serve
 from hmas.controller.runtime.clock import SystemClock

@@ -6,10 +6,10 @@ from typing import Any
 
 import orjson
 from gateway_kit import TWO_TENANTS, Rig, chat, eventually, running, start_sim
+from hmas_lab.memory_bus import MemoryBus
 from message_kit import request_features
 from typing_kit import all_of_type, of_type
 
-from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.config.schema import AgentsConfig, SchedulerConfig
 from hmas.controller.core.messages import (
     EVENTS,

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 from gateway_kit import chat, running, start_sim
+from hmas_lab.memory_bus import MemoryBus
 from message_kit import completed
 from test_admin_api import call
 
 from hmas.cli.engines import engine_table
-from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.config.loader import ConfigMistakes, load_config
 from hmas.controller.config.schema import EngineConfig
 from hmas.controller.core.types import TaskType

@@ -9,10 +9,10 @@ import orjson
 import pytest
 from aiohttp import web
 from gateway_kit import MODEL, Rig, Sim, chat, eventually, gateway_config, make_config, running, start_sim
+from hmas_lab.memory_bus import MemoryBus
 from typing_kit import known
 
 from hmas.cli.engines import engine_table
-from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.config.schema import EngineConfig, SchedulerConfig
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.core.messages import Message, RequestNotice

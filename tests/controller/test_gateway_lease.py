@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from gateway_kit import eventually, running
+from hmas_lab.memory_bus import MemoryBus
 
 from hmas.controller.bus.base import Bus
 from hmas.controller.bus.embedded import EmbeddedServer
-from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.bus.redis_bus import RedisBus
 from hmas.controller.core.errors import BusError
 from hmas.controller.core.messages import EVENTS, Event

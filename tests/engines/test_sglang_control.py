@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
+from hmas_lab.memory_bus import MemoryBus
 from sglang_client import COMPLETIONS, ask, document, prompt, read, rid, same, start, tokens, until
 from sglang_server import CHUNK, MAX_RUNNING, TOKEN, served
 
 from hmas.controller.admin.client import AdminClient
-from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.config.derived import ADMIN_TOKEN_FILE
 from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig
 from hmas.controller.config.section import GatewayConfig

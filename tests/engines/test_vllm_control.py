@@ -7,10 +7,10 @@ from uuid import uuid4
 import numpy as np
 import orjson
 import pytest
+from hmas_lab.memory_bus import MemoryBus
 from vllm_server import control_token
 
 from hmas.controller.admin.client import AdminClient
-from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.config.derived import ADMIN_TOKEN_FILE
 from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig
 from hmas.controller.config.section import GatewayConfig

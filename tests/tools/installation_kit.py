@@ -5,7 +5,7 @@ import hashlib
 import threading
 
 from hmas.cli.main import main
-from hmas.controller.bus.memory_bus import MemoryBus
+from hmas.controller.bus.no_bus import NoBus
 from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig
 from hmas.controller.config.section import GatewayConfig, TenantConfig
 from hmas.controller.gateway.process import serve
@@ -72,7 +72,7 @@ class Installation:
             tenants=self._tenants,
             agents=AgentsConfig(enabled=False),
         )
-        bus = MemoryBus()
+        bus = NoBus()
 
         def on_ready(started):
             self.url, self.admin = started.url, started.admin_url

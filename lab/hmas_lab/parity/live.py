@@ -9,7 +9,6 @@ from functools import partial
 import aiohttp
 import orjson
 
-from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.control.overrides import Override
 from hmas.controller.core.errors import SchedulingError
 from hmas.controller.gateway.app import Gateway
@@ -19,6 +18,7 @@ from hmas.engines.base import Knobs
 from hmas.engines.sim.model import EngineModel
 from hmas.engines.sim.server import create_app, start
 from hmas.engines.sim.streams import until
+from hmas_lab.memory_bus import MemoryBus
 from hmas_lab.parity.log import Decision, LoggedScheduler
 from hmas_lab.parity.scenario import ENGINES, MODEL, START_S, Call, Scenario, body_of, config_of, trace
 from hmas_lab.virtual_loop import VirtualLoop, run_virtual

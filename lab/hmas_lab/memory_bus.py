@@ -1,4 +1,4 @@
-"""The bus inside one process, for a gateway and its agents in one process, for scenarios in virtual time and for tests.
+"""The bus inside one process, for parity runs and for tests, also in virtual time.
 
 It behaves like `RedisBus`: streams bounded by MAXLEN, groups that begin with the oldest entry, at-least-once delivery with a pending list
 per group, and followers. It uses the event loop's time, so it also works on a virtual loop.
