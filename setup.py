@@ -42,6 +42,7 @@ SIMULATION = (
     "hmas/controller/scheduling/instances/lateness.py",
     "hmas/controller/scheduling/policy_base/heap.py",
     "hmas/controller/scheduling/instances/overcommit.py",
+    "hmas/controller/scheduling/instances/foresight.py",
     "hmas/controller/scheduling/instances/speed.py",
     "hmas/controller/scheduling/policy_base/queue_entry.py",
     "hmas/controller/scheduling/queue/model_queues.py",

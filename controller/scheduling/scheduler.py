@@ -279,6 +279,8 @@ class Scheduler(SchedulerReports):
             self._ended[kind] += 1
             ended = endings.ended_running(run, kind, now_s, output_tokens)
             request = run.entry.request
+            if ended.kind is OutcomeKind.COMPLETED and run.expectation is not None and request.sequences == 1:
+                run.instance.pace.foresight.ended(run.expectation, ended.tpot_ms, ended.output_tokens)
             self.tenancy.stopped(request)
             self.tenancy.settle(request, request.prompt_tokens + ended.output_tokens, now_s)
             self._wait_queue.queues.holding(run.entry).finished(run.entry, ended.output_tokens, now_s)

@@ -173,3 +173,38 @@ def test_the_first_prompts_count_in_full():
         pace.prefilled(1.0, 1000)
     pace.prefilled(1000.0, 1000)
     assert pace.prefill_ms(1000, 0.0) > 150.0
+
+
+def test_ratios_hold_what_the_batch_does_not_explain():
+    speed = InstanceSpeed()
+    for _ in range(40):
+        speed.decoded(10.0, sequences=4.0, steps=8.0)
+        speed.decoded(20.0, sequences=14.0, steps=8.0)
+    for _ in range(64):
+        expected = known(speed.expectation(14.0))
+        # The batch shrinks from 14 to 4 while the request runs, and the pace with it.
+        speed.decoded(10.0, sequences=4.0, steps=8.0)
+        speed.foresight.ended(expected, 10.0, 32)
+    assert speed.foresight.chance(0.9) == pytest.approx(0.0, abs=0.1)
+    assert speed.foresight.chance(1.1) == pytest.approx(1.0, abs=0.1)
+
+
+def test_chances_are_those_of_the_requests_that_ended_last():
+    speed = InstanceSpeed()
+    speed.decoded(10.0, sequences=2.0)
+    for number in range(200):
+        expected = known(speed.expectation(2.0))
+        speed.decoded(10.0, sequences=2.0)
+        speed.foresight.ended(expected, 5.0 if number % 4 == 0 else 15.0, 32)
+    assert [speed.foresight.chance(ratio) for ratio in (0.4, 1.0, 2.0)] == [0.0, 0.25, 1.0]
+
+
+def test_an_answer_of_few_tokens_or_none_between_two_samples_says_nothing_of_chances():
+    speed = InstanceSpeed()
+    speed.decoded(10.0, sequences=2.0)
+    expected = known(speed.expectation(2.0))
+    before = list(speed.foresight.ratios.ordered)
+    speed.foresight.ended(expected, 90.0, 32)
+    speed.decoded(10.0, sequences=2.0)
+    speed.foresight.ended(expected, 90.0, 7)
+    assert speed.foresight.ratios.ordered == before

@@ -1,6 +1,7 @@
 """The TPOT guard."""
 
 import pytest
+from typing_kit import known
 
 from hmas.controller.core.errors import PolicyError, SchedulingError
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
@@ -195,13 +196,28 @@ def test_at_its_last_moment_a_request_joins_where_it_costs_nobody_a_target(overd
     assert ids(made.dispatch(0.35)) == ["001"]
 
 
-@pytest.mark.parametrize("tpot_slo_ms", [30.0, 50.0])
-def test_at_its_last_moment_too_it_waits_where_the_pace_is_no_better_than_its_target(tpot_slo_ms):
+@pytest.mark.parametrize(("tpot_slo_ms", "joins"), [(30.0, False), (50.0, True)])
+def test_at_its_last_moment_too_it_waits_where_it_has_no_chance_to_keep_its_target(tpot_slo_ms, joins):
     made = build()
     decodes_slower(made)
     submit(made, 1, prompt=10, tpot_slo_ms=tpot_slo_ms, ttft_slo_ms=1000.0, at_s=5.2)
     assert made.dispatch(5.2) == []
-    assert made.dispatch(6.15) == []
+    # The pace is 52 ms. Some requests get less than that, and the one in flight keeps its target beside this one.
+    assert ids(made.dispatch(6.15)) == ["001"] * joins
+
+
+@pytest.mark.parametrize(("ratios", "spare", "joins"), [((1.0,), 9.0, False), ((0.7, 1.0), 9.0, True), ((0.7, 1.0), 1.0005, False)])
+def test_at_its_last_moment_it_joins_where_it_rather_keeps_its_target_than_costs_another_one(ratios, spare, joins):
+    made = build()
+    decodes_slower(made)
+    instance = made.instances["i0"]
+    for _ in range(32):
+        for ratio in ratios:
+            instance.pace.foresight.ratios.add(ratio)
+    # At 6.15 s the other has so many times what its last 340 of 500 tokens take. A prompt of 200 ms leaves it half of its chance, or all.
+    instance.running["000"].tpot_slo_ms = (spare * 340 * known(instance.token_ms) + 5950.0) / 499
+    submit(made, 1, prompt=1000, tpot_slo_ms=40.0, ttft_slo_ms=1000.0, at_s=5.2)
+    assert ids(made.dispatch(6.15)) == ["001"] * joins
 
 
 @pytest.mark.parametrize(("tpot_slo_ms", "joins"), [(30.0, False), (100.0, True)])

@@ -25,8 +25,9 @@ def test_a_short_trace_is_decided_alike():
     assert_equal(run_simulated(scenario), run_live(scenario))
 
 
-EACH_ONCE = [scenario for place, scenario in enumerate(scenarios(sorted(POLICIES))) if place % 3 == place // 3 % 3]
-"""Every policy with one treatment of overdue requests, by turns; `hmas-lab parity` runs them with all three."""
+EACH_ONCE = [scenario for place, scenario in enumerate(scenarios(sorted(POLICIES), seed=2)) if place % 3 == place // 3 % 3]
+"""Every policy with one treatment of overdue requests, by turns; `hmas-lab parity` runs them with all three. With seed 1 a request is
+relieved on the very moment of an engine's report, where the order is chance."""
 
 
 @pytest.mark.slow

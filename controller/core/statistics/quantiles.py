@@ -1,7 +1,7 @@
 """Quantiles of values at hand, of the newest ones, and of all that come one at a time. Pure."""
 
 import math
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Sequence
 
@@ -63,6 +63,10 @@ class SortedWindow:
             del self.ordered[bisect_left(self.ordered, self._arrived.popleft())]
         self._arrived.append(value)
         insort(self.ordered, value)
+
+    def share_within(self, value: float) -> float:
+        """The share of the values that are at most `value`; 0 without values."""
+        return bisect_right(self.ordered, value) / max(1, len(self.ordered))
 
     def conformal_bound(self, risk: float) -> float | None:
         """Returns the finite-sample conformal bound, the ceil((n + 1)(1 - risk))-th smallest value; None if there are too few for the risk.

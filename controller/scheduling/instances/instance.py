@@ -296,6 +296,7 @@ class Instance:
         request = run.entry.request
         if run.first_s is None:
             run.first_s = now_s
+            run.expectation = self.pace.expectation(self.sequences)
             self.prefill_tokens -= run.to_compute
             self._prefilled(run, now_s)
             self.tally.began(request, now_s, tokens)

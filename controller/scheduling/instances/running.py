@@ -7,6 +7,7 @@ from hmas.controller.core.types import Estimates
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 
 if TYPE_CHECKING:
+    from hmas.controller.scheduling.instances.foresight import Expectation
     from hmas.controller.scheduling.instances.instance import Instance
 
 
@@ -39,6 +40,7 @@ class Running:
         cached_tokens: As `Choice.cached_tokens`. `to_compute`: tokens of the prompt that the engine has to compute by them.
         streams, sequences, tpot_slo_ms, tpot_ms: Whether it streams, its number of answers, its TPOT target and predicted TPOT.
         length: Predicted output length of one answer, in the mean.
+        expectation: What its first token found of the pace; None before it, or if that was not known.
     """
 
     # Written out instead of a dataclass: mypyc would need the class of `instance` before its module is loaded.
@@ -47,6 +49,7 @@ class Running:
         "cached_tokens",
         "dispatched_s",
         "entry",
+        "expectation",
         "expected_tokens",
         "first_s",
         "instance",
@@ -85,6 +88,7 @@ class Running:
         self.tokens = 0
         self.first_s: float | None = None
         self.last_s = 0.0
+        self.expectation: Expectation | None = None
         self.alone = alone
         self.expected_tokens = entry.request.prompt_tokens + int(entry.estimates.output_tokens)
         self.cached_tokens = cached_tokens
