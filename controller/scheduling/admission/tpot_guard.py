@@ -11,7 +11,7 @@ from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 OWN_MARGIN, _MORE_SEQUENCES = 1.1, 1
 """A request may join if its TPOT target is at least so many times the instance's pace, or at least the pace beside it and so many further
 sequences, at its last moment too: late or too slow, it is lost, and too slow it costs the others. Where a sequence costs the others little,
-as on a GPU, the margin alone keeps an engine a tenth below what it can: 81 % in time instead of 95 (`lab/benchmarks/guard_study.py --gpu`).
+as on a GPU, the margin alone keeps an engine a tenth below what it can: 81 % in time instead of 94 (`lab/benchmarks/guard_study.py --gpu`).
 With `--steep` 1.0 gives 2 to 5 points fewer, and with tight targets 1.2 gives 2 fewer."""
 _FLOOD_MARGIN = 1.8
 """The same for a request whose tenant floods, which has to suit the strictest target of the others too. With real bodies on embedded

@@ -38,8 +38,8 @@ class Foresight:
     """Ratios of the time per token that requests got to the pace that was expected of them, and the chance that follows from them.
 
     The pace that is expected follows the batch: a request that ran with fewer others than at its first token was expected to be faster. So
-    the ratios hold only what nobody could know, and do not spread because the load changes. Ratios to the pace at the first token alone
-    would: with them, two A100 past capacity serve 75 instead of 89 % in time.
+    the ratios hold only what nobody could know, and do not spread because the load changes. Ratios to the pace at the first token alone do:
+    a guard that weighed by those served 75 instead of 89 % in time on two A100 past capacity.
 
     Attributes:
         ratios: The newest ratios.
