@@ -46,22 +46,8 @@ UNKNOWN = "unknown"
 RISING_TTFT = ("log_prompt_tokens", "engine_waiting", "prompt_over_budget", "log_analytic_ttft_steps")
 """Columns that can only delay the first token, all else equal: a longer prompt, and more requests before it in the engine. The effect of
 running requests is left to the formula and the data: a full window at dispatch also shows that prompts have just been computed."""
-RISING_TPOT = (
-    "log_prompt_tokens",
-    "in_flight",
-    "occupancy",
-    "log_queued_per_instance",
-    "expected_in_flight",
-    "log_in_flight_tokens",
-    "log_tokens_per_sequence",
-    "engine_running",
-    "engine_waiting",
-    "kv_usage",
-    "prompt_over_budget",
-    "prefill_load",
-    "log_analytic_ttft_steps",
-    "log_analytic_tpot_steps",
-)
+_EITHER_WAY = {"log_output_tokens", "n_run", "log_token_budget", "per_seq_ratio", "per_prompt_token_ratio", "trend"}
+RISING_TPOT = tuple(name for name in FEATURES if name not in _EITHER_WAY)
 """Columns that can only slow decoding, all else equal: more sequences in the batch, more cached tokens to read, more prompts in between."""
 
 DEFAULT_BUDGET = 2048.0

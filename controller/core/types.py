@@ -122,6 +122,13 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     cached: EngineCached | None = None
 
     @property
+    def context_needed(self) -> int:
+        """Tokens of context with which an engine is not likely to refuse it: a prompt, with a fifth more as its length is an estimate, and
+        the client's cap or one token.
+        """
+        return 6 * self.prompt_tokens // (5 * self.prompts) + max(1, (self.max_output_tokens or 0) // self.sequences)
+
+    @property
     def output_limit(self) -> float:
         """Most output tokens of the answer: the client's cap, and what the prompt leaves of the context; infinite with neither."""
         limit = math.inf if self.max_output_tokens is None else float(self.max_output_tokens)

@@ -24,7 +24,7 @@ from hmas.controller.gateway.control_loop.subscriber import AgentSubscriber
 from hmas.controller.gateway.errors import ApiError
 from hmas.controller.gateway.instances.failover import Failover
 from hmas.controller.gateway.instances.membership import Connect, Membership
-from hmas.controller.gateway.instances.monitor import Fleet
+from hmas.controller.gateway.instances.monitor import Fleet, Instance
 from hmas.controller.gateway.make_scheduler import make_scheduler
 from hmas.controller.gateway.requests.active_request import Ending
 from hmas.controller.gateway.requests.apis.kept_responses import KeptResponses
@@ -347,9 +347,9 @@ class Gateway:
             except Exception:
                 log.exception("a cycle of the gateway failed")
 
-    def _models_changed(self, instance: str, models: frozenset[str] | None) -> None:
+    def _models_changed(self, instance: Instance) -> None:
         """Sorts requests again after an instance has changed the models it serves."""
-        self.scheduler.set_models(instance, models, self.clock.now_s())
+        self.scheduler.set_models(instance.name, instance.models, self.clock.now_s(), instance.context)
 
     def _post_overrides(self) -> None:
         self.bus.post(msgspec.structs.replace(self.control.notice, sent_s=self.clock.now_s()))

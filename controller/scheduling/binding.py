@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 
 from hmas.controller.core.placement import Choice, InstanceState
-from hmas.controller.scheduling.instances.kv_fence import least_sequence_tokens
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.queue.model_queue import QueuedRequest
 from hmas.controller.scheduling.queue.wait_queue import WaitQueue
@@ -177,14 +176,13 @@ class ArrivalBinding:
 
         An instance that has to show that it serves again gets no more into its queue than it may have in flight (`Recovery`).
         """
-        tokens, only = least_sequence_tokens(entry.request), entry.only
+        instances = self._wait_queue.queues.of(entry.request.model).instances
+        least = instances.least_to_hold(entry)
         able = [
             instance
-            for instance in self._wait_queue.queues.of(entry.request.model).instances.all
-            if instance.available
-            and instance.fence.fits(tokens)
-            and instance.name not in entry.tried
-            and (not only or instance.name == only)
+            for instance in instances.all
+            if instance.may_take(entry)
+            and instance.can_hold(entry.request, *least)
             and (instance.recovery.limit == math.inf or self._queued.get(instance.name, instance).in_flight < instance.recovery.limit)
         ]
         get = self._queued.get

@@ -10,7 +10,8 @@ from hmas.controller.scheduling.admission.flood_reserve import FloodReserve
 from hmas.controller.scheduling.admission.quotas import Tenancy
 from hmas.controller.scheduling.admission.tpot_guard import TpotGuard
 from hmas.controller.scheduling.instances.instance import Instance
-from hmas.controller.scheduling.instances.kv_fence import least_sequence_tokens, upper_tokens
+from hmas.controller.scheduling.instances.instance_group import InstanceGroup, Least
+from hmas.controller.scheduling.instances.kv_fence import upper_tokens
 from hmas.controller.scheduling.instances.room import may_pass_fence
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry, QueuePolicy
 from hmas.controller.scheduling.queue.model_queue import WINDOW, ModelQueue
@@ -24,7 +25,7 @@ BARRED_MOST = 256
 KEPT_FREE, ALREADY_TRIED, LATE_SHARE = "instance reserved", "failed there before", "limit for overdue requests"
 ROUTER, FENCE, GUARD = "router", "KV cache full", "TPOT guard"
 PINNED = "only one instance may serve it"
-RESERVED, TOO_SMALL = "room kept for other tenants", "KV cache too small"
+RESERVED, TOO_SMALL = "room kept for other tenants", "instance too small"
 """Why an entry could not be dispatched. If several instances refused it, the reason of the last one counts."""
 PAST_FENCE = (
     "past the KV fence: full by forecast, not by the engine's report, and to wait would cost a preemption's time or the TTFT target"
@@ -168,7 +169,7 @@ class DispatchPlanner:
                 held_floods.append(entry.request.tenant)
                 source.close_tenant(entry.request.tenant, now_s)
             elif entry.skipped >= PATIENCE and not (is_barred and entry.request.sequences == 1):
-                kept_free |= _roomiest(entry, group.instances.all, kept_free)
+                kept_free |= _roomiest(entry, group.instances, kept_free)
             entry = take(now_s) if len(passed) - barred <= LOOK_AHEAD and barred < BARRED_MOST and not owed else None
         group.blocked = passed[0].blocked if passed and found is None else ""
         for held_back in reversed(passed):
@@ -193,25 +194,27 @@ class DispatchPlanner:
         """The first instance of the router's ranking that fence and guard admit the request to.
 
         The router ranks first because fence and guard have to look at all requests in flight on an instance. Where the guard refuses it
-        beside its cached prompt, it may wait (`waits_for_cache`). An instance whose KV cache can never hold the request is passed while
-        another one can (`_least_to_hold`): its engine would refuse it for good.
+        beside its cached prompt, it may wait (`waits_for_cache`). An instance whose KV cache or context can never hold the request is
+        passed while another one's can (`InstanceGroup.least_to_hold`): its engine would refuse it for good.
         """
-        floods = group.reserve.share > 0.0 and entry.request.tenant in group.flooding
-        least = _least_to_hold(entry, group.instances.all) if entry.blocked == TOO_SMALL else -1
-        barred = PINNED if entry.only else ALREADY_TRIED if entry.tried else TOO_SMALL if least > 0 else ""
+        request = entry.request
+        floods = group.reserve.share > 0.0 and request.tenant in group.flooding
+        least = group.instances.least_to_hold(entry) if entry.blocked == TOO_SMALL else None
+        barred = PINNED if entry.only else ALREADY_TRIED if entry.tried else TOO_SMALL if least else ""
         reason = RESERVED if floods else KEPT_FREE if kept_free else barred or (LATE_SHARE if late else WINDOW)
         spares_work = group.given_up.spares_work
         cached_ms: float | None = None
-        for pool in self._pools(entry, group, kept_free, now_s, late=late, owed=owed, floods=floods, least=least):
-            if not pool:
-                continue
+        pools = self._pools(entry, group, kept_free, now_s, late=late, owed=owed, floods=floods, least=least)
+        for pool in filter(None, pools):
             ranked = False
             for chosen, choice in self.routers.ranking(entry, pool, now_s):
                 ranked = True
-                if chosen.fence.capacity_tokens:
-                    if not chosen.fence.fits(tokens) and not chosen.fence.fits(least := _least_to_hold(entry, group.instances.all, least)):
+                if not chosen.can_hold(request, tokens, request.context_needed):
+                    least = least or group.instances.least_to_hold(entry)
+                    if not chosen.can_hold(request, *least):
                         reason = reason if reason in (FENCE, GUARD) else TOO_SMALL
                         continue
+                if chosen.fence.capacity_tokens:
                     chosen.refresh(now_s)
                 reason = FENCE
                 fits = not self.fenced or chosen.fence.admits(tokens)
@@ -246,16 +249,25 @@ class DispatchPlanner:
         )
 
     def _pools(
-        self, entry: QueueEntry, group: ModelQueue, kept_free: set[str], now_s: float, *, late: bool, owed: bool, floods: bool, least: int
+        self,
+        entry: QueueEntry,
+        group: ModelQueue,
+        kept_free: set[str],
+        now_s: float,
+        *,
+        late: bool,
+        owed: bool,
+        floods: bool,
+        least: Least | None,
     ) -> list[Sequence[Instance]]:
         """The instances that the router may rank; those that are avoided stand apart, for when no other one takes the request.
 
-        `least`: what an instance has to hold for it (`_least_to_hold`), if a pass before found that some do not.
+        `least`: what an instance has to hold for it (`InstanceGroup.least_to_hold`), if a pass before found that some do not.
         """
         # Usually no instance is excluded, and with hundreds of instances the check of each is the cost of a dispatch.
         candidates: Sequence[Instance] = group.instances.open
         sequences, only = entry.request.sequences, entry.only
-        if late or entry.tried or only or kept_free or sequences > 1 or floods or least > 0:
+        if late or entry.tried or only or kept_free or sequences > 1 or floods or least:
             candidates = [
                 instance
                 for instance in candidates
@@ -265,7 +277,7 @@ class DispatchPlanner:
                 and (not only or instance.name == only)
                 and instance.name not in kept_free
                 and (not floods or self._takes_flood(instance, group))
-                and instance.fence.fits(least)
+                and (least is None or instance.can_hold(entry.request, *least))
             ]
         if not self.avoided:
             return [candidates]
@@ -275,27 +287,12 @@ class DispatchPlanner:
         ]
 
 
-def _may_take(entry: QueueEntry, instance: Instance) -> bool:
-    return instance.available and instance.name not in entry.tried and entry.only in ("", instance.name)
-
-
-def _least_to_hold(entry: QueueEntry, instances: Sequence[Instance], known: int = -1) -> int:
-    """KV tokens that an instance has to hold for a request; 0 if no instance that may take it holds so many: then any of them may.
-
-    `known` is the answer of a call before for the same request, less than 0 if there was none.
-    """
-    if known >= 0:
-        return known
-    least = least_sequence_tokens(entry.request)
-    return least if any(_may_take(entry, instance) and instance.fence.fits(least) for instance in instances) else 0
-
-
 def _is_barred(entry: QueueEntry) -> bool:
     """Whether an entry was held back because it may not go where a slot is free. Once one is free where it may go, it has its turn."""
     return entry.blocked == TOO_SMALL or (bool(entry.only or entry.tried) and entry.blocked in (PINNED, ALREADY_TRIED, KEPT_FREE))
 
 
-def _roomiest(entry: QueueEntry, instances: Sequence[Instance], kept_free: set[str]) -> set[str]:
-    least = _least_to_hold(entry, instances)
-    able = [i for i in instances if _may_take(entry, i) and i.name not in kept_free and i.fence.fits(least)]
+def _roomiest(entry: QueueEntry, instances: InstanceGroup, kept_free: set[str]) -> set[str]:
+    least = instances.least_to_hold(entry)
+    able = [i for i in instances.all if i.may_take(entry) and i.name not in kept_free and i.can_hold(entry.request, *least)]
     return {max(able, key=lambda instance: instance.fence.free_bytes).name} if able else set()

@@ -17,6 +17,7 @@ from hmas.controller.scheduling.admission.quotas import Tenancy
 from hmas.controller.scheduling.dispatch import BARRED_MOST, GUARD, PATIENCE, RESERVED
 from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.room import has_cache_for, is_half_empty, shows_room
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.queue.model_queue import WINDOW, ModelQueue, QueuedRequest
 
 HELD_MOST_S = 1.0
@@ -90,7 +91,7 @@ def _most_s(group: ModelQueue) -> float:
 def _oldest(group: ModelQueue, instance: Instance, tenancy: Tenancy, now_s: float) -> QueuedRequest | None:
     window = instance.capacity_n_run if instance.advised else instance.n_run
     oldest = islice(group.members.values(), BARRED_MOST + _LOOK_AHEAD)
-    able = (one for one in oldest if instance.name not in one.entry.tried and one.entry.only in ("", instance.name))
+    able = (one for one in oldest if _suits(one.entry, instance, group))
     for waiting in islice(able, _LOOK_AHEAD):
         request = waiting.entry.request
         if not instance.holds(request.sequences, window):
@@ -102,3 +103,10 @@ def _oldest(group: ModelQueue, instance: Instance, tenancy: Tenancy, now_s: floa
         if waiting.place != "expired" and not limited and now_s - request.arrival_s >= _most_s(group) and has_cache_for(instance, request):
             return waiting
     return None
+
+
+def _suits(entry: QueueEntry, instance: Instance, group: ModelQueue) -> bool:
+    request = entry.request
+    return instance.may_take(entry) and (
+        instance.can_hold(request, 0, request.context_needed) or instance.can_hold(request, *group.instances.least_to_hold(entry))
+    )

@@ -250,13 +250,16 @@ class PolicyControl:
         self.tenancy.serve_with(instances)
         self._wait_queue.regroup(now_s, instances)
 
-    def set_models(self, instance: str, models: frozenset[str] | None, now_s: float) -> None:
-        """Changes which models an instance serves, None for any. O(n) if requests are served by other instances now.
+    def set_models(self, instance: str, models: frozenset[str] | None, now_s: float, context: Mapping[str, int] | None = None) -> None:
+        """Changes which models an instance serves, None for any, and their `Instance.context`.
+
+        O(n) if requests are served by other instances now.
 
         Raises:
             SchedulingError: Unknown instance.
         """
-        self._instance(instance).models = models
+        changed = self._instance(instance)
+        changed.models, changed.context = models, context or {}
         self._wait_queue.regroup(now_s)
         self._binding.changed(instance)
 

@@ -107,43 +107,36 @@ def completion_of(ended: Ended, now_s: float) -> Completion:
     )
 
 
+def _rejected(status: int, code: str, message: str, retry_after_s: float = 0.0) -> Refusal:
+    return Refusal(kind=OutcomeKind.REJECTED, status=status, code=code, message=message, retry_after_s=retry_after_s)
+
+
+def _shed(entry: QueueEntry, now_s: float, retry_after_s: float, *, status: int, code: str, why: str) -> Refusal:
+    message = f"dropped after {now_s - entry.request.arrival_s:.1f} s in the queue: {why}"
+    return Refusal(kind=OutcomeKind.SHED, status=status, code=code, message=message, retry_after_s=retry_after_s)
+
+
 def queue_full(queued: int, limit: int, retry_after_s: float) -> Refusal:
     """429: too many requests wait already."""
-    return Refusal(
-        kind=OutcomeKind.REJECTED,
-        status=429,
-        code="queue_full",
-        message=f"{queued} requests are waiting and the limit is {limit}; try again later",
-        retry_after_s=retry_after_s,
-    )
+    return _rejected(429, "queue_full", f"{queued} requests are waiting and the limit is {limit}; try again later", retry_after_s)
 
 
 def over_quota(request: Request, over: OverQuota) -> Refusal:
     """429: the tenant has used up its quota per minute. The wait lasts until its bucket holds enough, however long that is."""
-    return Refusal(
-        kind=OutcomeKind.REJECTED,
-        status=429,
-        code="tenant_quota",
-        message=(
-            f"tenant {request.tenant!r} has used up its quota of {over.limit} {over.what} per minute; "
-            f"it will hold enough for this request in {over.wait_s:.1f} s"
-        ),
-        retry_after_s=over.wait_s,
+    message = (
+        f"tenant {request.tenant!r} has used up its quota of {over.limit} {over.what} per minute; "
+        f"it will hold enough for this request in {over.wait_s:.1f} s"
     )
+    return _rejected(429, "tenant_quota", message, over.wait_s)
 
 
 def tenant_queue_full(request: Request, over: OverWaiting, retry_after_s: float) -> Refusal:
     """429: as much of the tenant waits as its limits allow."""
-    return Refusal(
-        kind=OutcomeKind.REJECTED,
-        status=429,
-        code="tenant_quota",
-        message=(
-            f"{over.held} {over.what} of tenant {request.tenant!r} wait already and this request has {over.asked}; "
-            f"its limit {over.limit_name} is {over.limit}"
-        ),
-        retry_after_s=retry_after_s,
+    message = (
+        f"{over.held} {over.what} of tenant {request.tenant!r} wait already and this request has {over.asked}; "
+        f"its limit {over.limit_name} is {over.limit}"
     )
+    return _rejected(429, "tenant_quota", message, retry_after_s)
 
 
 def too_large(request: Request, instances: tuple[Instance, ...]) -> Refusal:
@@ -152,51 +145,26 @@ def too_large(request: Request, instances: tuple[Instance, ...]) -> Refusal:
     prompt_tokens = request.prompt_tokens // request.prompts
     output_tokens = least_sequence_tokens(request) - prompt_tokens
     asked = f" and asks for at least {output_tokens} more" if output_tokens > 1 else ""
-    return Refusal(
-        kind=OutcomeKind.REJECTED,
-        status=400,
-        code="context_length_exceeded",
-        message=f"the prompt has about {prompt_tokens} tokens{asked}; with its output it must fit into {largest} tokens of KV cache",
-        retry_after_s=0.0,
-    )
+    message = f"the prompt has about {prompt_tokens} tokens{asked}; with its output it must fit into {largest} tokens of KV cache"
+    return _rejected(400, "context_length_exceeded", message)
 
 
 def outranked(entry: QueueEntry, now_s: float, retry_after_s: float) -> Refusal:
     """429: the queue is full and another request ranks higher."""
-    return Refusal(
-        kind=OutcomeKind.SHED,
-        status=429,
-        code="outranked",
-        message=(
-            f"dropped after {now_s - entry.request.arrival_s:.1f} s in the queue: it is full, and another request goes before this one "
-            "by priority or importance, or because this one is overdue"
-        ),
-        retry_after_s=retry_after_s,
-    )
+    why = "it is full, and another request goes before this one by priority or importance, or because this one is overdue"
+    return _shed(entry, now_s, retry_after_s, status=429, code="outranked", why=why)
 
 
 def shed(entry: QueueEntry, now_s: float, retry_after_s: float) -> Refusal:
     """504: the TTFT target is out of reach."""
-    waited_s, target_ms = now_s - entry.request.arrival_s, entry.estimates.slo.ttft_ms
-    return Refusal(
-        kind=OutcomeKind.SHED,
-        status=504,
-        code="slo_unattainable",
-        message=f"dropped after {waited_s:.1f} s in the queue: the first token can no longer come within {target_ms:.0f} ms",
-        retry_after_s=retry_after_s,
-    )
+    why = f"the first token can no longer come within {entry.estimates.slo.ttft_ms:.0f} ms"
+    return _shed(entry, now_s, retry_after_s, status=504, code="slo_unattainable", why=why)
 
 
 def waited_out(entry: QueueEntry, now_s: float, retry_after_s: float) -> Refusal:
     """503: the request has been overdue for so long that an answer is of no use any more."""
-    waited_s, target_ms = now_s - entry.request.arrival_s, entry.estimates.slo.ttft_ms
-    return Refusal(
-        kind=OutcomeKind.SHED,
-        status=503,
-        code="overloaded",
-        message=f"dropped after {waited_s:.1f} s in the queue: engines are overloaded, and the first token was due in {target_ms:.0f} ms",
-        retry_after_s=retry_after_s,
-    )
+    why = f"engines are overloaded, and the first token was due in {entry.estimates.slo.ttft_ms:.0f} ms"
+    return _shed(entry, now_s, retry_after_s, status=503, code="overloaded", why=why)
 
 
 def timed_out(entry: QueueEntry, now_s: float, retry_after_s: float) -> Refusal:

@@ -1,12 +1,15 @@
 """`/ready` says whether a request sent now would be served: a load balancer goes by it."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 from gateway_kit import Answer, Rig, chat, eventually, running
 
+from hmas.controller.config.schema import SchedulerConfig
 from hmas.controller.gateway.instances import circuit_breaker
 from hmas.controller.gateway.instances.circuit_breaker import FAILURES
+from hmas.controller.gateway.requests import manager
 
 
 async def drain(rig: Rig, name: str) -> None:
@@ -32,11 +35,17 @@ async def test_it_is_not_ready_while_every_engine_is_drained(tmp_path: Path):
         assert (await rig.post(chat())).status == 200
 
 
-async def test_it_is_not_ready_where_one_is_drained_and_the_other_is_down(tmp_path: Path):
-    async with running(tmp_path, engines=2) as rig:
+async def test_it_is_not_ready_where_one_is_drained_and_the_other_is_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(manager, "STRANDED_AFTER_S", 0.1)
+    async with running(tmp_path, engines=2, scheduler=SchedulerConfig(n_run=1)) as rig:
         await drain(rig, "sim-1")
+        runs, waits = (asyncio.create_task(rig.post(chat(name, tokens=3000))) for name in ("runs", "waits"))
+        await eventually(lambda: len(rig.gateway.scheduler.queued_ids()) == 1)
         await rig.sims[1].kill()
         await eventually(lambda: not rig.gateway.fleet.instances["sim-2"].healthy)
+        await runs
+        answer = await waits
+        assert (answer.status, answer.error["code"]) == (503, "no_healthy_engine"), "it does not wait for the drained one"
         assert reason(await rig.get("/ready")) == "no engine takes requests: sim-1 (it is being drained), sim-2 (it does not answer)"
 
 

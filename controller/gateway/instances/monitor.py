@@ -54,7 +54,7 @@ class Fleet:
         self._group: asyncio.TaskGroup | None = None
         self.on_snapshot: Callable[[EngineSnapshot], None] = lambda _: None
         self.on_ceiling: Callable[[], None] = lambda: None
-        self.on_models: Callable[[str, frozenset[str] | None], None] = lambda _name, _models: None
+        self.on_models: Callable[[Instance], None] = lambda _instance: None
         self.on_probing: Callable[[str, bool], None] = lambda _name, _probing: None
         self.on_lost: Callable[[str, str], None] = lambda _name, _reason: None
         self.on_avoided: Callable[[frozenset[str]], None] = lambda _names: None
@@ -100,10 +100,6 @@ class Fleet:
         servers = self._servers(model)
         if not servers:
             raise ApiError(404, "model_not_found", f"model {model[:100]!r} is not served here; {self._models_text()}", param="model")
-        if all(instance.down_for_s(now_s) > ACCEPT_GRACE_S for instance in servers):
-            names = ", ".join(f"{instance.name} ({_detail(instance)})" for instance in servers)
-            text = f"no engine that serves this model answers: {without_addresses(names)}"
-            raise ApiError(503, "no_healthy_engine", text, retry_after_s=5)
         if all(instance.draining for instance in servers):
             names = ", ".join(instance.name for instance in servers)
             raise ApiError(503, "engines_draining", f"every engine that serves this model is being drained: {names}", retry_after_s=30)
@@ -123,11 +119,14 @@ class Fleet:
         return next(iter(names)) if len(names) == 1 else ""
 
     def down_for_s(self, model: str, tried: Iterable[str] = (), *, only: str = "") -> float:
-        """Seconds for which no instance for `model` has answered, except those in `tried`; 0 while one does. `only`: that alone counts."""
-        now_s = self._clock.now_s()
-        left_out = frozenset(tried)
-        able = [instance for name, instance in self.instances.items() if name not in left_out and only in ("", name)]
-        return min((instance.down_for_s(now_s) for instance in able if instance.serves(model)), default=float("inf"))
+        """Seconds for which no instance for `model` has answered, except those in `tried`; 0 while one does. `only`: that alone counts.
+
+        An instance that is being drained counts only where all are.
+        """
+        now_s, left_out = self._clock.now_s(), frozenset(tried)
+        able = [one for name, one in self.instances.items() if name not in left_out and only in ("", name) and one.serves(model)]
+        able = [one for one in able if not one.draining] or able
+        return min((instance.down_for_s(now_s) for instance in able), default=float("inf"))
 
     def candidates(self, model: str, tried: Iterable[str] = ()) -> list[Instance]:
         """Instances that could take a request for `model` now, preferred ones first, except those in `tried`, which have failed it."""
@@ -356,11 +355,11 @@ class Fleet:
             return
         instance.entries = entries = model_entries_of(body)
         self._contexts.clear()
+        served = instance.models, instance.context
         instance.context = {entry["id"]: length for entry in entries if (length := context_of(entry)) > 0}
-        models = frozenset(entry["id"] for entry in entries) or None
-        if models != instance.models:
-            instance.models = models
-            self.on_models(instance.name, models)
+        instance.models = frozenset(entry["id"] for entry in entries) or None
+        if served != (instance.models, instance.context):
+            self.on_models(instance)
 
     async def _keep_knobs(self, instance: Instance, snapshot: EngineSnapshot) -> None:
         """Sets the engine's live knobs to the wanted values, also after an engine has restarted with its own values."""

@@ -1,9 +1,9 @@
 """The scheduler's account of one engine instance."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hmas.controller.core.messages import LengthBound
-from hmas.controller.core.types import Controls
+from hmas.controller.core.types import Controls, Request
 from hmas.controller.scheduling.instances import room
 from hmas.controller.scheduling.instances.decode_tally import DecodeTally
 from hmas.controller.scheduling.instances.instance_group import InstanceGroup
@@ -29,7 +29,8 @@ class Instance:
     """The state of one instance: window, fence, health and requests in flight. Satisfies `hmas.controller.core.placement.InstanceState`.
 
     Attributes:
-        name, spec: Its name and its configuration. `models`: the models that it serves now, None for any.
+        name, spec: Its name and its configuration. `models`: the models that it serves now, None for any. `context`: most tokens of one
+            sequence, prompt and output, by model, for the models that report it.
         n_run: The active window. `token_budget`: the active tokens per step, None for the engine's own.
         advised: Whether an agent has set the window, rather than an operator or the configuration.
         guard: Factor on the TPOT guard's share. `guard_overridden`: whether the share was set explicitly, so that it applies to all
@@ -62,6 +63,7 @@ class Instance:
         "_was_open",
         "advised",
         "capacity_n_run",
+        "context",
         "draining",
         "engine",
         "fence",
@@ -94,6 +96,7 @@ class Instance:
     def __init__(self, spec: InstanceSpec, *, fenced: bool, margin: float, confidence: float = 0.0) -> None:
         self.name = spec.name
         self.models = spec.models
+        self.context: Mapping[str, int] = {}
         self.spec = spec
         self.n_run = spec.capacity_n_run
         self.routing_window = float(spec.capacity_n_run)
@@ -147,6 +150,18 @@ class Instance:
     def holds(self, sequences: int, window: float) -> bool:
         """Whether so many more sequences fit into a window. A request with more of them than the window runs alone."""
         return not self.in_flight or self.sequences + sequences <= window
+
+    def may_take(self, entry: QueueEntry) -> bool:
+        """Whether a request may go to it once it has a free slot."""
+        return self.available and self.name not in entry.tried and entry.only in ("", self.name)
+
+    def context_of(self, request: Request) -> int:
+        """Tokens of prompt and output that it takes of one sequence; what the request needs if it does not report them."""
+        return self.context.get(request.model, 0) or request.context_needed
+
+    def can_hold(self, request: Request, kv_tokens: int, context: int) -> bool:
+        """Whether its KV cache, and its context for the request's model, are at least so large."""
+        return self.fence.fits(kv_tokens) and self.context_of(request) >= context
 
     def drain(self, *, draining: bool) -> None:
         """Stops taking new requests, or takes them again."""

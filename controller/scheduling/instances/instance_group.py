@@ -2,14 +2,22 @@
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from hmas.controller.scheduling.instances.kv_fence import least_sequence_tokens
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 
 if TYPE_CHECKING:
     from hmas.controller.scheduling.instances.instance import Instance
 
 _FEW = 8
+
+
+class Least(NamedTuple):
+    """What an instance has to hold to get a request: tokens of its KV cache, and tokens of context."""
+
+    kv_tokens: int
+    context: int
 
 
 class InstanceGroup:
@@ -40,6 +48,20 @@ class InstanceGroup:
             self.open.insert(place, instance)
         elif known and not is_open:
             del self._numbers[place], self.open[place]
+
+    def least_to_hold(self, entry: QueueEntry) -> Least:
+        """What an instance has to hold to get the request: what it needs, or what the largest of those that may take it hold. O(instances).
+
+        Its engine would refuse it for good elsewhere, or cut its answer short.
+        """
+        request = entry.request
+        kv_tokens = least_sequence_tokens(request)
+        able = [instance for instance in self.all if instance.may_take(entry)]
+        if fitting := [instance for instance in able if instance.fence.fits(kv_tokens)]:
+            able = fitting
+        else:
+            kv_tokens = 0
+        return Least(kv_tokens, min(request.context_needed, max((one.context_of(request) for one in able), default=0)))
 
     def fastest(self, entry: QueueEntry) -> Sequence["Instance"]:
         """All instances if they are few; if they are many, the one with the fastest prefill of such a prompt.
