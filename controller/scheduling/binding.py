@@ -176,13 +176,17 @@ class ArrivalBinding:
 
         An instance that has to show that it serves again gets no more into its queue than it may have in flight (`Recovery`).
         """
-        instances = self._wait_queue.queues.of(entry.request.model).instances
-        least = instances.least_to_hold(entry)
+        model, only = entry.request.model, entry.only
+        instances = self._wait_queue.queues.of(model).instances
+        kv_tokens, context = instances.least_to_hold(entry)
         able = [
             instance
             for instance in instances.all
-            if instance.may_take(entry)
-            and instance.can_hold(entry.request, *least)
+            if instance.available
+            and instance.fence.fits(kv_tokens)
+            and instance.context.get(model, context) >= context
+            and instance.name not in entry.tried
+            and (not only or instance.name == only)
             and (instance.recovery.limit == math.inf or self._queued.get(instance.name, instance).in_flight < instance.recovery.limit)
         ]
         get = self._queued.get

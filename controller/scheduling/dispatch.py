@@ -209,9 +209,9 @@ class DispatchPlanner:
             ranked = False
             for chosen, choice in self.routers.ranking(entry, pool, now_s):
                 ranked = True
-                if not chosen.can_hold(request, tokens, request.context_needed):
+                if not chosen.can_hold(request.model, tokens, request.context_needed):
                     least = least or group.instances.least_to_hold(entry)
-                    if not chosen.can_hold(request, *least):
+                    if not chosen.can_hold(request.model, *least):
                         reason = reason if reason in (FENCE, GUARD) else TOO_SMALL
                         continue
                 if chosen.fence.capacity_tokens:
@@ -277,7 +277,7 @@ class DispatchPlanner:
                 and (not only or instance.name == only)
                 and instance.name not in kept_free
                 and (not floods or self._takes_flood(instance, group))
-                and (least is None or instance.can_hold(entry.request, *least))
+                and (least is None or instance.can_hold(entry.request.model, *least))
             ]
         if not self.avoided:
             return [candidates]
@@ -294,5 +294,5 @@ def _is_barred(entry: QueueEntry) -> bool:
 
 def _roomiest(entry: QueueEntry, instances: InstanceGroup, kept_free: set[str]) -> set[str]:
     least = instances.least_to_hold(entry)
-    able = [i for i in instances.all if i.may_take(entry) and i.name not in kept_free and i.can_hold(entry.request, *least)]
+    able = [i for i in instances.all if i.may_take(entry) and i.name not in kept_free and i.can_hold(entry.request.model, *least)]
     return {max(able, key=lambda instance: instance.fence.free_bytes).name} if able else set()

@@ -108,5 +108,6 @@ def _oldest(group: ModelQueue, instance: Instance, tenancy: Tenancy, now_s: floa
 def _suits(entry: QueueEntry, instance: Instance, group: ModelQueue) -> bool:
     request = entry.request
     return instance.may_take(entry) and (
-        instance.can_hold(request, 0, request.context_needed) or instance.can_hold(request, *group.instances.least_to_hold(entry))
+        instance.can_hold(request.model, 0, request.context_needed)
+        or instance.can_hold(request.model, *group.instances.least_to_hold(entry))
     )

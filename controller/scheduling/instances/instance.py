@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from hmas.controller.core.messages import LengthBound
-from hmas.controller.core.types import Controls, Request
+from hmas.controller.core.types import Controls
 from hmas.controller.scheduling.instances import room
 from hmas.controller.scheduling.instances.decode_tally import DecodeTally
 from hmas.controller.scheduling.instances.instance_group import InstanceGroup
@@ -155,13 +155,9 @@ class Instance:
         """Whether a request may go to it once it has a free slot."""
         return self.available and self.name not in entry.tried and entry.only in ("", self.name)
 
-    def context_of(self, request: Request) -> int:
-        """Tokens of prompt and output that it takes of one sequence; what the request needs if it does not report them."""
-        return self.context.get(request.model, 0) or request.context_needed
-
-    def can_hold(self, request: Request, kv_tokens: int, context: int) -> bool:
-        """Whether its KV cache, and its context for the request's model, are at least so large."""
-        return self.fence.fits(kv_tokens) and self.context_of(request) >= context
+    def can_hold(self, model: str, kv_tokens: int, context: int) -> bool:
+        """Whether its KV cache, and its context for a model if it reports that, are at least so large."""
+        return self.context.get(model, context) >= context and self.fence.fits(kv_tokens)
 
     def drain(self, *, draining: bool) -> None:
         """Stops taking new requests, or takes them again."""

@@ -54,14 +54,14 @@ class InstanceGroup:
 
         Its engine would refuse it for good elsewhere, or cut its answer short.
         """
-        request = entry.request
-        kv_tokens = least_sequence_tokens(request)
-        able = [instance for instance in self.all if instance.may_take(entry)]
-        if fitting := [instance for instance in able if instance.fence.fits(kv_tokens)]:
-            able = fitting
-        else:
-            kv_tokens = 0
-        return Least(kv_tokens, min(request.context_needed, max((one.context_of(request) for one in able), default=0)))
+        request, model = entry.request, entry.request.model
+        kv_tokens, needed = least_sequence_tokens(request), request.context_needed
+        if any(one.may_take(entry) and one.can_hold(model, kv_tokens, needed) for one in self.all):
+            return Least(kv_tokens, needed)
+        able = [one for one in self.all if one.may_take(entry)]
+        fitting = [one for one in able if one.fence.fits(kv_tokens)]
+        context = max((one.context.get(model, needed) for one in fitting or able), default=0)
+        return Least(kv_tokens if fitting else 0, context)
 
     def fastest(self, entry: QueueEntry) -> Sequence["Instance"]:
         """All instances if they are few; if they are many, the one with the fastest prefill of such a prompt.
