@@ -9,6 +9,7 @@ and then it stands still for 30 to 120 ms. Without that noise nothing near capac
     python lab/benchmarks/guard_study.py --steep    # the same where each sequence makes the others slower, beside fixed windows that shed
     python lab/benchmarks/guard_study.py --busy     # tight targets on a machine that other processes hold up: good and served, in percent
     python lab/benchmarks/guard_study.py --gpu      # tight targets on a GPU's model without noise, beside fixed windows that shed
+    python lab/benchmarks/guard_study.py --prompts  # tight targets on an engine whose prompts take a good part of its time
     python lab/benchmarks/guard_study.py --phases   # the same on a machine that is slow for a while, now and then, as shared ones are
 """
 
@@ -57,6 +58,9 @@ HEAVY = {"step_ms": 8.0, "prefill_ms_per_token": 0.23, "decode_ms_per_seq": 0.4}
 """A small model whose engine has a machine's two cores, and as vLLM was measured beside load tool and gateway."""
 FLOOD_RPS, COLD_S = 10.0, 4.0
 """What the flood study takes for the capacity of its two engines, and the seconds in which nothing is known of them and nothing counts."""
+PROMPTS = {"step_ms": 12.0, "prefill_ms_per_token": 0.5, "decode_ms_per_seq": 0.6, "held": 0.03, "held_s": 0.05}
+"""A small model on a machine two to three times as slow as usual, as vLLM was measured there: a prompt takes as long as four steps."""
+PROMPT_RATES = ((4, 300, 30), (5, 200, 25), (5, 300, 30), (6, 300, 30), (6, 300, 40), (7, 300, 30), (8, 300, 40), (9, 300, 30))
 CONTEXT, CAP = 1024, 128
 SLOW = ((0.5, 60), (0.7, 60), (0.9, 60), (1.1, 60), (0.2, 600), (0.25, 600), (0.3, 600), (0.4, 600))
 """Requests per second, and for how many seconds they come. The engine has room for six contexts, and answers of up to 80 s."""
@@ -148,7 +152,11 @@ def noisy(**changed: float) -> Profile:
 
 def tight(rate_rps: float, slo: SloTarget, arm: str, seed: int, *, heavy: bool = False, **busy: float) -> tuple[float, float]:
     """Percent of good and of served requests, of 128 tokens in and 32 out, over a minute. `busy`: as in `Noisy`."""
-    cpu = noisy(**(HEAVY if heavy else LIGHT), prefill_ms_per_ktoken_sq=0.0, decode_ms_per_kv_ktoken=0.0, **busy)
+    return _of_chats(noisy(**(HEAVY if heavy else LIGHT), **busy), rate_rps, slo, arm, seed)
+
+
+def _of_chats(cpu: Profile, rate_rps: float, slo: SloTarget, arm: str, seed: int) -> tuple[float, float]:
+    cpu = msgspec.structs.replace(cpu, prefill_ms_per_ktoken_sq=0.0, decode_ms_per_kv_ktoken=0.0)
     return of_one_tenant(cpu, f"poisson:rate={rate_rps},duration=60,prompt=128,output=32", slo, arm, seed)
 
 
@@ -305,6 +313,16 @@ def show_busy(seeds: Iterable[int], *, phases: bool) -> None:
             print(f"{name:>24} {rate_rps:>4} {f'{ttft_ms}/{tpot_ms}':>9}{row}", flush=True)
 
 
+def show_prompts(seeds: Iterable[int]) -> None:
+    """Prints good requests where prompts take a third of an engine's time and more."""
+    arms = (PASS, PRODUCT, ALONE)
+    print(f"{'rate':>4} {'targets':>9} {' '.join(f'{arm:>12}' for arm in arms)}")
+    for rate_rps, ttft_ms, tpot_ms in PROMPT_RATES:
+        slo = SloTarget(ttft_ms=ttft_ms, tpot_ms=tpot_ms)
+        row = (fmean(_of_chats(noisy(**PROMPTS), rate_rps, slo, arm, seed)[0] for seed in seeds) for arm in arms)
+        print(f"{rate_rps:>4} {f'{ttft_ms}/{tpot_ms}':>9} {' '.join(f'{share:>12.1f}' for share in row)}", flush=True)
+
+
 def show_gpu(seeds: Iterable[int]) -> None:
     """Prints good requests of a GPU's model without noise, whose pace hardly depends on the batch."""
     arms = (PASS, *map(str, GPU_CAPS), PRODUCT, ALONE)
@@ -324,6 +342,7 @@ def main() -> None:
     parser.add_argument("--steep", action="store_true", help="the same on an engine that each sequence makes slower, beside fixed windows")
     parser.add_argument("--busy", action="store_true", help="tight targets on a machine that other processes hold up")
     parser.add_argument("--gpu", action="store_true", help="tight targets on a GPU's model, beside fixed windows")
+    parser.add_argument("--prompts", action="store_true", help="tight targets on an engine whose prompts take a good part of its time")
     parser.add_argument("--phases", action="store_true", help="tight targets on a machine that is slow for a while, now and then")
     parser.add_argument("--seeds", type=int, default=3)
     args = parser.parse_args()
@@ -340,8 +359,8 @@ def main() -> None:
             shares = (fmean(good for seed in seeds for good in slow(rate, seconds, seed, arm, steep=args.steep)) for arm in arms)
             print(f"{rate:>5} {seconds:>7} {' '.join(f'{100.0 * share:>12.1f}' for share in shares)}", flush=True)
         return
-    if args.gpu:
-        show_gpu(seeds)
+    if args.gpu or args.prompts:
+        (show_gpu if args.gpu else show_prompts)(seeds)
         return
     if args.busy or args.phases:
         show_busy(seeds, phases=args.phases)

@@ -60,7 +60,7 @@ def test_a_model_is_asked_at_every_moment_and_what_cannot_be_used_counts_as_the_
     assert {one.took_s for one in answers} == {0.5}
     document = document_of(found, answers, "small")
     assert (document["usable"], document["twin_moments"], document["needed"], document["workloads"]) == (2, 3, 3, 1)
-    rows = {one["selector"]: one for one in document["scores"]}
+    rows = {one["selector"]: one for one in document["summary"]}
     assert rows[MODEL]["chosen"] == {"fcfs": 2, "sjf": 1, "robust-edf": 1}
     assert (rows[MODEL]["by_twin"], rows[MODEL]["in_the_end"], rows[MODEL]["where_needed"]) == (0.6667, 0.5, 0.3333)
     assert rows[STAYS]["where_needed"] == 0.0

@@ -208,3 +208,27 @@ def test_an_answer_of_few_tokens_or_none_between_two_samples_says_nothing_of_cha
     speed.decoded(10.0, sequences=2.0)
     speed.foresight.ended(expected, 90.0, 7)
     assert speed.foresight.ratios.ordered == before
+
+
+def test_the_pace_says_what_part_of_it_are_stops():
+    speed = InstanceSpeed()
+    for _ in range(400):
+        speed.stops.stopped(50.0)
+        speed.decoded(25.0, 4.0, 10.0)  # 250 ms in all
+    assert speed.stops.ms == pytest.approx(50.0)
+    assert speed.stops.share == pytest.approx(0.2, abs=0.01)
+    for _ in range(64):
+        speed.decoded(20.0, 4.0, 10.0)
+    assert speed.stops.share < 0.01, "prompts have ceased to come"
+
+
+def test_stops_take_no_more_than_the_time_that_has_passed():
+    speed = InstanceSpeed()
+    speed.stops.stopped(1000.0)
+    speed.decoded(25.0, 4.0, 10.0)
+    assert speed.stops.share <= 1.0
+    for _ in range(3):
+        speed.decoded(25.0, 4.0, 10.0)
+    before = speed.stops.share
+    speed.decoded(25.0, 4.0, 10.0)
+    assert speed.stops.share < before, "the stop was counted once"

@@ -40,6 +40,8 @@ _PREFILL_MOST = 4.0
 """Once `_PREFILL_KNOWN` prompts are known, one counts at most this many times what it usually takes. A single first token that an engine
 holds up for half a minute would otherwise make the instance look many times slower for a hundred prompts, and routers would send it none
 that could show otherwise. An engine that has become slower is followed all the same, by a few per cent with each prompt."""
+_STOPS_STEPS, _STOP_SHARE = 128.0, 0.1
+"""Steps of the engine in which half of what is known of the share of stops is replaced; and the weight of a new one in their mean."""
 _LEAST_MS = 0.01
 
 
@@ -105,6 +107,31 @@ class _PromptTime:
         return tokens * self._ms / self._tokens if self._tokens > 0.0 else None
 
 
+class Stops:
+    """The stops of those that decode while prompts are computed, which the pace holds already: it is a mean over all time.
+
+    Attributes:
+        ms: What a stop takes in the mean.
+        share: Share of the time that stops take.
+    """
+
+    __slots__ = ("_since_ms", "ms", "share")
+
+    def __init__(self) -> None:
+        self.ms = self.share = self._since_ms = 0.0
+
+    def stopped(self, ms: float) -> None:
+        """Records that a prompt was computed which took so long."""
+        self._since_ms += ms
+        self.ms += _STOP_SHARE * (ms - self.ms)
+
+    def passed(self, ms: float, steps: float) -> None:
+        """Records that so much time has passed, with so many decode steps."""
+        stopped_ms = min(ms, self._since_ms)
+        self._since_ms -= stopped_ms
+        self.share += (1.0 - 0.5 ** (steps / _STOPS_STEPS)) * (stopped_ms / max(ms, _LEAST_MS) - self.share)
+
+
 class InstanceSpeed:
     """Speed of one instance under its current load.
 
@@ -116,6 +143,7 @@ class InstanceSpeed:
         alone_ms: The least mean over some steps, forgotten within hours: about the pace of a request alone. The floor rises within minutes
             of a lasting load, and what follows from it would then allow the load to grow further. None before the first sample.
         foresight: How well the pace foretells what a request gets.
+        stops: What of the pace is not decoding.
     """
 
     __slots__ = (
@@ -129,6 +157,7 @@ class InstanceSpeed:
         "alone_ms",
         "floor_ms",
         "foresight",
+        "stops",
     )
 
     def __init__(self) -> None:
@@ -137,6 +166,7 @@ class InstanceSpeed:
         self.floor_ms: float | None = None
         self.alone_ms: float | None = None
         self.foresight = Foresight()
+        self.stops = Stops()
         self._least_ms = inf
         self._mean_ms = self._mean_steps = 0.0
         self._prefill = _PromptTime()
@@ -175,6 +205,7 @@ class InstanceSpeed:
             quiet: Whether no prompt was prefilled meanwhile. An instance that always has prompts to prefill does not show its best pace.
         """
         self.foresight.stepped(steps, sequences)
+        self.stops.passed(ms_per_token * steps, steps)
         if self._line.samples:
             share = 1.0 - 0.5 ** (min(steps, _LEFT_STEPS) / _LEFT_STEPS)
             self._beyond_ms += share * (ms_per_token - self._line.at(sequences) - self._beyond_ms)

@@ -142,7 +142,7 @@ def document_of(found: Sequence[Moment], answers: Sequence[Answered], model: str
         "needed": sum(not right(moment.good, moment.situation.current.policy) for moment in found),
         "usable": sum(bool(one.policy) for one in answers),
         "took_s": {"p50": round(percentile(took, 50), 2), "p90": round(percentile(took, 90), 2), "max": round(took[-1], 2)},
-        "scores": msgspec.to_builtins(scores(found, answers)),
+        "summary": msgspec.to_builtins(scores(found, answers)),
         "answers": [
             {"workload": moment.workload, "in_force": moment.situation.current.policy, "good": moment.good, **msgspec.to_builtins(one)}
             for moment, one in zip(found, answers, strict=True)

@@ -15,7 +15,7 @@ def scores_table(document: Mapping[str, Any]) -> Table:
             *(f"{one[key]:.0%}" for key in ("by_twin", "in_the_end", "where_needed")),
             f"{one['good']:.1%}",
         )
-        for one in document["scores"]
+        for one in document["summary"]
     ]
     took = document["took_s"]
     title = (
