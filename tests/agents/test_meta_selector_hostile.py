@@ -136,8 +136,9 @@ def test_an_endpoint_that_does_not_answer_costs_nothing(name):
 
 @pytest.mark.slow
 def test_the_worst_order_does_hurt_where_nobody_guards():
-    """What the other tests would not notice if it did no harm."""
-    assert good(run({}, policy="fcfs", agents=("statera",))) < with_rules() - 1.5 * HURT
+    """What the other tests would not notice if no order did harm. Which one does depends on the burst, and on every rule of admission."""
+    worst = min(good(run({}, policy=policy, agents=("statera",))) for policy in ("fcfs", "mlfq"))
+    assert worst < with_rules() - 1.5 * HURT
 
 
 @pytest.mark.slow
