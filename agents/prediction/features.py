@@ -47,6 +47,7 @@ RISING_TTFT = ("log_prompt_tokens", "engine_waiting", "prompt_over_budget", "log
 """Columns that can only delay the first token, all else equal: a longer prompt, and more requests before it in the engine. The effect of
 running requests is left to the formula and the data: a full window at dispatch also shows that prompts have just been computed."""
 _EITHER_WAY = {"log_output_tokens", "n_run", "log_token_budget", "per_seq_ratio", "per_prompt_token_ratio", "trend"}
+"""Columns that may go with faster decoding too. A new column belongs here unless it can only slow it."""
 RISING_TPOT = tuple(name for name in FEATURES if name not in _EITHER_WAY)
 """Columns that can only slow decoding, all else equal: more sequences in the batch, more cached tokens to read, more prompts in between."""
 

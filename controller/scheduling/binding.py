@@ -179,6 +179,7 @@ class ArrivalBinding:
         model, only = entry.request.model, entry.only
         instances = self._wait_queue.queues.of(model).instances
         kv_tokens, context = instances.least_to_hold(entry)
+        # `may_take` and `can_hold`, inlined: with a thousand instances the calls would cost more than the rest.
         able = [
             instance
             for instance in instances.all

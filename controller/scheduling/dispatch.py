@@ -204,8 +204,7 @@ class DispatchPlanner:
         reason = RESERVED if floods else KEPT_FREE if kept_free else barred or (LATE_SHARE if late else WINDOW)
         spares_work = group.given_up.spares_work
         cached_ms: float | None = None
-        pools = self._pools(entry, group, kept_free, now_s, late=late, owed=owed, floods=floods, least=least)
-        for pool in filter(None, pools):
+        for pool in filter(None, self._pools(entry, group, kept_free, now_s, late=late, owed=owed, floods=floods, least=least)):
             ranked = False
             for chosen, choice in self.routers.ranking(entry, pool, now_s):
                 ranked = True

@@ -381,7 +381,7 @@ class Instance:
         if self._awaiting.pop(request.id, None) is None:
             return
         took_ms = 1000.0 * (now_s - run.dispatched_s)
-        if self.in_flight > 1:
+        if self.in_flight > 1:  # else nothing was stopped
             self.pace.stops.stopped(self.pace.prefill_ms(request.prompt_tokens, 0.0))
         if self.lead is not None:
             self.lead.shown(took_ms - self.pace.prefill_ms(request.prompt_tokens, took_ms))
