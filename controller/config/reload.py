@@ -19,7 +19,6 @@ LIVE = (
     "scheduler.routing",
     "scheduler.n_run",
     "scheduler.tpot_guard",
-    "agents.stale_after_s",
 )
 """Settings, or whole sections, that are applied while the gateway serves. Engines join and leave, too: see `fleet_change`."""
 
@@ -62,7 +61,7 @@ def differences(before: Config, after: Config) -> list[Difference]:
 
 def taken(before: Config, after: Config) -> Config:
     """`before` with all live settings from `after`."""
-    scheduler, agents, fleet = after.scheduler, after.agents, fleet_change(before, after)
+    scheduler, fleet = after.scheduler, fleet_change(before, after)
     return replace(
         before,
         engines=[*(engine for engine in before.engines if engine not in fleet.leaving), *fleet.joining],
@@ -80,7 +79,6 @@ def taken(before: Config, after: Config) -> Config:
             routing=scheduler.routing,
             routing_weights=scheduler.routing_weights,
         ),
-        agents=replace(before.agents, stale_after_s=agents.stale_after_s),
     )
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from hmas.controller.control.agent_scores import BOUNDS, WINDOWS
 from hmas.controller.control.overrides import knobs_for
-from hmas.controller.core.messages import ControlAction, LengthBound, MetaDecision, OverrideNotice
+from hmas.controller.core.messages import ControlAction, LengthBound, MetaDecision, OverrideNotice, label_of
 from hmas.controller.core.types import Controls
 from hmas.controller.scheduling.admission.quotas import NO_LIMITS, TenantLimits
 from hmas.controller.scheduling.policies.registry import BYPASS_POLICY, GUARD
@@ -152,8 +152,8 @@ def resolve(
         aside: The answers of agents that do not count for now: `WINDOWS`, which includes the agent's token budget and TPOT guard, or
             `BOUNDS`, both of `hmas.controller.control.agent_scores`.
     """
-    decision = meta.word if meta is not None and meta.fresh(now_s, stale_after_s) else None
-    policy, parameters = _policy(configured, meta, decision, override, stale_after_s=stale_after_s, drops_guard=(META, WINDOWS) in aside)
+    decision, unheard = _followed(configured, meta, now_s, stale_after_s)
+    policy, parameters = _policy(configured, decision, unheard, override, drops_guard=(META, WINDOWS) in aside)
     fresh = {name: heard for name, heard in statera.items() if heard.fresh(now_s, stale_after_s)}
     instances = {
         name: _instance(
@@ -183,7 +183,7 @@ def resolve(
         draining=frozenset(name for name in override.draining if name in ceilings),
         forced=_forced(override),
         held_because=_operator_reason(override),
-        routers=_routers(configured, meta, override, fresh=decision is not None, stale_after_s=stale_after_s),
+        routers=_routers(configured, meta, unheard, override),
     )
 
 
@@ -205,7 +205,7 @@ def heard_of(
     `before`: the settings that were active before. `names`: the instances concerned; `ceilings` has at least these. All other arguments
     are those of `resolve`.
     """
-    decision = meta.word if meta is not None and meta.fresh(now_s, stale_after_s) else None
+    decision, _ = _followed(configured, meta, now_s, stale_after_s)
     instances = dict(before.instances)
     for name in names:
         is_aside = (STATERA, WINDOWS) in aside
@@ -240,14 +240,25 @@ def limits_for(tenant: str, configured: Mapping[str, TenantLimits], held: Mappin
     return msgspec.convert(msgspec.to_builtins(configured.get(tenant, NO_LIMITS)) | {**held.get(tenant, {})}, TenantLimits)
 
 
+def _followed(
+    configured: Configured, meta: Received[MetaDecision] | None, now_s: float, stale_after_s: float
+) -> tuple[MetaDecision | None, str]:
+    """Meta's decision, None if it does not count; and why the last one does not, empty if there was none or it counts.
+
+    After a reload meta still goes by the policy that it was started with, and would undo the operator's change. Its bypass counts all the same.
+    """
+    if meta is None:
+        return None, ""
+    if not meta.fresh(now_s, stale_after_s):
+        return None, f"no word from meta for more than {stale_after_s:g} s"
+    known, own = meta.word.configured, label_of(configured.policy, configured.parameters, 0)
+    if known not in ("", own) and not meta.word.bypass:
+        return None, f"meta goes by {known}, which was configured when it started; it follows after a restart"
+    return meta.word, ""
+
+
 def _policy(
-    configured: Configured,
-    meta: Received[MetaDecision] | None,
-    decision: MetaDecision | None,
-    override: OverrideNotice,
-    *,
-    stale_after_s: float,
-    drops_guard: bool,
+    configured: Configured, decision: MetaDecision | None, unheard: str, override: OverrideNotice, *, drops_guard: bool
 ) -> tuple[Setting, dict[str, float]]:
     if override.policy:
         return Setting(override.policy, "operator", _operator_reason(override)), dict(override.parameters)
@@ -256,9 +267,7 @@ def _policy(
             return Setting(BYPASS_POLICY, "bypass", decision.reason, decision.decision_id), {}
         parameters = _parameters(decision, configured, dropped=drops_guard)
         return Setting(decision.policy, "meta", decision.reason, decision.decision_id), parameters
-    if meta is not None:
-        return Setting(configured.policy, "fallback", f"no word from meta for more than {stale_after_s:g} s"), dict(configured.parameters)
-    return Setting(configured.policy, "configured"), dict(configured.parameters)
+    return Setting(configured.policy, "fallback" if unheard else "configured", unheard), dict(configured.parameters)
 
 
 def _parameters(decision: MetaDecision, configured: Configured, *, dropped: bool) -> dict[str, float]:
@@ -339,16 +348,16 @@ def _instance(
 
 
 def _routers(
-    configured: Configured, meta: Received[MetaDecision] | None, override: OverrideNotice, *, fresh: bool, stale_after_s: float
+    configured: Configured, meta: Received[MetaDecision] | None, unheard: str, override: OverrideNotice
 ) -> dict[str, Setting]:
     """The router of each model. Meta's replaces the configured one of all models (`*`), and a configured one of a single model stays.
 
-    An operator's router for all models replaces both. `fresh`: whether meta's last message still counts.
+    An operator's router for all models replaces both. `unheard`: why meta's last message does not count.
     """
     held = {} if "*" in override.routers else {model: Setting(text, "configured") for model, text in configured.routers.items()}
     if meta is not None and meta.word.router and not meta.word.bypass and "*" in held:
-        word, silence, own = meta.word, f"no word from meta for more than {stale_after_s:g} s", held["*"].value
-        held["*"] = Setting(word.router, META, word.reason, word.decision_id) if fresh else Setting(own, "fallback", silence)
+        word, own = meta.word, held["*"].value
+        held["*"] = Setting(own, "fallback", unheard) if unheard else Setting(word.router, META, word.reason, word.decision_id)
         if override.policy:
             held["*"] = Setting(own, "configured", "an operator holds the policy, and meta's router is for meta's own")
     return held | {model: Setting(text, "operator", _operator_reason(override)) for model, text in override.routers.items()}

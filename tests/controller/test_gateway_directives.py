@@ -93,6 +93,18 @@ def test_silence_falls_back_by_name():
     assert (found.bounds, found.bounds_source) == ((), "fallback")
 
 
+def test_meta_of_another_configuration_does_not_undo_an_operators_reload():
+    old, configured = "robust-edf(weight=0.2)", Configured(policy="fcfs", n_run=0, routers={"*": "default"})
+    found = at(meta=decide(configured=old, n_run=3, router="round-robin"), configured=configured)
+    assert (found.policy.value, found.policy.source) == ("fcfs", "fallback")
+    assert found.policy.reason == f"meta goes by {old}, which was configured when it started; it follows after a restart"
+    assert found.instances["a"].controls.n_run == 32
+    assert (found.routers["*"].value, found.routers["*"].source) == ("default", "fallback")
+    assert at(meta=decide(configured=old, bypass=True), configured=configured).policy.source == "bypass"
+    same = Configured(policy="robust-edf", n_run=0, parameters={"weight": 0.2})
+    assert at(meta=decide(configured=old), configured=same).policy.source == "meta"
+
+
 def test_bypass_is_fcfs_with_open_knobs():
     found = at(meta=decide(bypass=True, parameters={"x": 1.0}), statera=act(4, token_budget=64))
     assert (found.policy.value, found.policy.source, found.parameters) == ("fcfs", "bypass", {})

@@ -63,7 +63,8 @@ def test_what_is_taken_is_what_is_said_to_be():
         logging=msgspec.structs.replace(before.logging, level="debug"),
     )
     left = {one.setting for one in differences(taken(before, after), after)}
-    assert left == {"scheduler.queue_limit", "agents.nice"}
+    # Agents know by it how often they have to repeat what they said, from their start on.
+    assert left == {"scheduler.queue_limit", "agents.nice", "agents.stale_after_s"}
     assert all(one.setting.startswith(LIVE) for one in differences(before, taken(before, after)))
 
 
