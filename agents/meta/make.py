@@ -187,7 +187,6 @@ def _twin(config: Config, admission: SchedulerSettings | None, routing: str) -> 
     settings = TwinSettings(
         admission=admission or scheduler_settings(config),
         routing=routing,
-        weights={name: tenant.weight for name, tenant in config.tenants.items()},
         window_s=config.agents.meta_twin_window_s,
         budget_s=config.agents.meta_twin_budget_s,
     )

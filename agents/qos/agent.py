@@ -48,6 +48,5 @@ def make_agent(config: Config) -> QosAgent:
             short_window_s=agents.qos_short_window_s,
             long_window_s=agents.qos_long_window_s,
             long_period_s=min(5.0, agents.meta_period_s / 2, agents.qos_long_window_s / 4),
-            weights={name: tenant.weight for name, tenant in config.tenants.items()},
         )
     )

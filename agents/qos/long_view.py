@@ -29,7 +29,6 @@ def build_long_view(
     telemetry: TelemetryCounts,
     span_s: float,
     arrivals_span_s: float,
-    weights: Mapping[str, float],
     now_s: float,
 ) -> LongView:
     """Builds V_long from the newest snapshot and what was counted within the window: `mismatches` has a score of Eq. 7 per second.
@@ -45,7 +44,7 @@ def build_long_view(
     arrival_rps = arrived / arrivals_span_s
     peak_rps = float(tallies.long.columns(col.PEAK, col.PEAK).max()) / 1000.0
     senders = tallies.tenants()
-    fair, tenants = fairness(senders.held(), weights)
+    fair, tenants = fairness(senders.held(), snapshot.tenant_weights)
     return LongView(
         sent_s=now_s,
         window_s=span_s,

@@ -5,7 +5,6 @@ figures of the views with their units, windows and errors.
 """
 
 from collections import Counter, deque
-from collections.abc import Mapping
 
 from hmas.agents.qos import counters as col
 from hmas.agents.qos.anomalies import AnomalyWatch
@@ -44,7 +43,6 @@ class QosModel:
         short_window_s: Span of V_short's latency figures.
         long_window_s: Span of V_long.
         long_period_s: Shortest time between two long views.
-        weights: Tenants' weights for the fairness index; 1 for others.
 
     Attributes:
         tallies: The counts of both windows.
@@ -58,12 +56,10 @@ class QosModel:
         short_window_s: float = 5.0,
         long_window_s: float = 60.0,
         long_period_s: float = 5.0,
-        weights: Mapping[str, float] | None = None,
     ) -> None:
         self._short_window_s = short_window_s
         self._long_window_s = max(long_window_s, short_window_s)
         self._long_period_s = long_period_s
-        self._weights = dict(weights or {})
         self.tallies = Tallies(self._short_window_s, self._long_window_s)
         self._readings = Readings(self._short_window_s)
         self._blocks = Blocks(self.tallies.long)
@@ -223,6 +219,5 @@ class QosModel:
             telemetry=TelemetryCounts(**self._wrong),
             span_s=self._span_s(start_s),
             arrivals_span_s=self._span_s(max(start_s, self._gateway_since_s)),
-            weights=self._weights,
             now_s=now_s,
         )

@@ -245,7 +245,8 @@ def _followed(
 ) -> tuple[MetaDecision | None, str]:
     """Meta's decision, None if it does not count; and why the last one does not, empty if there was none or it counts.
 
-    After a reload meta still goes by the policy that it was started with, and would undo the operator's change. Its bypass counts all the same.
+    After a reload meta still goes by the policy that it was started with, and would undo the operator's change. Its bypass counts all the
+    same.
     """
     if meta is None:
         return None, ""
@@ -347,9 +348,7 @@ def _instance(
     )
 
 
-def _routers(
-    configured: Configured, meta: Received[MetaDecision] | None, unheard: str, override: OverrideNotice
-) -> dict[str, Setting]:
+def _routers(configured: Configured, meta: Received[MetaDecision] | None, unheard: str, override: OverrideNotice) -> dict[str, Setting]:
     """The router of each model. Meta's replaces the configured one of all models (`*`), and a configured one of a single model stays.
 
     An operator's router for all models replaces both. `unheard`: why meta's last message does not count.

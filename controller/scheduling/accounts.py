@@ -1,6 +1,6 @@
 """The scheduler's accounts: the snapshot that agents read, and the check that the sums balance."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from hmas.controller.core.errors import SchedulingError
 from hmas.controller.core.messages import InstanceView, SystemSnapshot
@@ -16,9 +16,17 @@ MODELS_CHARS = 2_048
 
 
 def snapshot(
-    room: WaitQueue, instances: Iterable[Instance], counts: Counts, *, now_s: float, gateway: str, forced: Sequence[str], alone: bool
+    room: WaitQueue,
+    instances: Iterable[Instance],
+    counts: Counts,
+    *,
+    now_s: float,
+    gateway: str,
+    forced: Sequence[str],
+    weights: Mapping[str, float],
+    alone: bool,
 ) -> SystemSnapshot:
-    """The current state of the queue and the instances; `alone`: `SystemSnapshot.wants_times_alone`. O(running)."""
+    """The current state of the queue and the instances; `alone`: `SystemSnapshot.wants_times_alone`. O(running + weights)."""
     oldest_s = room.oldest_s()
     return SystemSnapshot(
         sent_s=now_s,
@@ -37,6 +45,7 @@ def snapshot(
         instances=[view(instance, room.queues.bound_to(instance.name), now_s) for instance in instances],
         forced=list(forced),
         wants_times_alone=alone,
+        tenant_weights={tenant: weight for tenant, weight in weights.items() if weight != 1.0},
     )
 
 

@@ -295,8 +295,16 @@ class Scheduler(SchedulerReports):
     def snapshot(self, now_s: float, gateway: str, forced: Sequence[str] = ()) -> SystemSnapshot:
         """Queue and instances as reported to the agents. O(running)."""
         self._wait_queue.sweep(now_s)
-        room, instances, counts = self._wait_queue, self.instances.values(), self.counts()
-        return accounts.snapshot(room, instances, counts, now_s=now_s, gateway=gateway, forced=forced, alone=self.wants_times_alone)
+        return accounts.snapshot(
+            self._wait_queue,
+            self.instances.values(),
+            self.counts(),
+            now_s=now_s,
+            gateway=gateway,
+            forced=forced,
+            weights=self._weights,
+            alone=self.wants_times_alone,
+        )
 
     @property
     def held_while_idle_s(self) -> Mapping[str, float]:

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from message_kit import instance_view
 from scipy.optimize import nnls  # type: ignore[import-untyped]  # it ships no types
 from twin_kit import EDF, FCFS, asked, completion, engine, looked, plant, served_fleet, told, world
 from typing_kit import known
@@ -99,6 +100,24 @@ def test_an_instance_is_known_by_its_profile_or_by_what_it_has_shown():
     known = FleetModel(lambda _name: load_profile("demo-small"))
     known.observe(told(0.0))
     assert known.plants(0.0, 60.0)[0][0].profile == load_profile("demo-small")
+
+
+def test_an_engine_that_served_nothing_of_late_does_not_silence_the_twin():
+    fleet, now_s = served_fleet()
+    both = told(now_s, engine(now_s, 0, 30_000))
+
+    def seen(**more):
+        fleet.observe(msgspec.structs.replace(both, instances=[*both.instances, instance_view("spare", **more)]))
+        plants, why = fleet.plants(now_s, 60.0)
+        return [one.name for one in plants], why
+
+    assert seen(in_flight=0) == (["a"], "")
+    assert seen(in_flight=1) == ([], "the speed of spare is not known yet")
+    fleet.learn(completion(1, now_s - 30.0, 51, instance="spare"))
+    assert seen(in_flight=0) == ([], "the speed of spare is not known yet")
+    now_s += 61.0
+    both = msgspec.structs.replace(both, sent_s=now_s)
+    assert seen(in_flight=0) == (["a"], "")
 
 
 def test_a_drained_or_dead_instance_is_not_replayed():

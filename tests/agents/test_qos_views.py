@@ -70,6 +70,24 @@ def test_fairness_sees_a_tenant_that_is_starved():
     assert even.fairness_tenants == 2
 
 
+def test_fairness_goes_by_the_weights_that_the_gateway_has_in_force():
+    def fair(weights: dict[str, float]) -> float:
+        model, found = QosModel(), []
+        for number in range(600):
+            # Of nine answers eight are gold's, and both ask for more.
+            now_s, served = 1000.0 + number / 10, "gold" if number % 9 else "bronze"
+            model.complete(completion(3 * number, now_s, tenant=served), now_s)
+            for place, tenant in enumerate(("gold", "bronze"), 1):
+                shed = {"outcome": OutcomeKind.SHED, "output_tokens": 0, "slo_met": False, "ttft_ms": -1.0}
+                model.complete(completion(3 * number + place, now_s, tenant=tenant, **shed), now_s)
+            told = snapshot(now_s, arrived=3 * number, ended=3 * number)
+            found += longs(model.observe(structs.replace(told, tenant_weights=weights), now_s))
+        return found[-1].fairness
+
+    assert fair({}) < 0.7
+    assert fair({"gold": 8.0}) > 0.95
+
+
 def test_one_tenant_is_no_measure_of_fairness():
     alone = longs(run(QosModel(), 90.0))[-1]
     assert (alone.fairness, alone.fairness_tenants) == (1.0, 1)

@@ -138,6 +138,14 @@ def test_snapshot_tells_queue_and_instances():
     assert (empty.instances[0].in_flight_tokens, empty.instances[0].kv_committed, empty.instances[0].tpot_pressure) == (0, 0.0, 0.0)
 
 
+def test_the_snapshot_tells_the_weights_that_are_in_force():
+    made = build()
+    made.set_weight("gold", 8.0)
+    made.set_weight("silver", 2.0)
+    made.set_weight("silver", 1.0)
+    assert made.snapshot(0.0, "g").tenant_weights == {"gold": 8.0}
+
+
 def test_the_snapshot_tells_which_models_an_instance_serves_unless_they_are_too_many():
     made = build()
     for models, told in ((None, []), ({"n", "m"}, ["m", "n"]), ({f"{number:01000d}" for number in range(3)}, [])):

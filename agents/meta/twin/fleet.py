@@ -61,6 +61,7 @@ class FleetModel:
     Attributes:
         overdue: Requests in the queue at the last snapshot although their first token was due.
         in_flight: Requests that ran then.
+        weights: The tenants' weights then, of those with another than 1.
     """
 
     def __init__(self, profile_named: Callable[[str], Profile | None] = lambda _name: None) -> None:
@@ -68,8 +69,10 @@ class FleetModel:
         self._views: list[InstanceView] = []
         self._forced: frozenset[str] = frozenset()
         self.overdue = self.in_flight = 0
+        self.weights: dict[str, float] = {}
         self._seen_s = float("-inf")
         self._fits: dict[str, CountedSteps] = {}
+        self._ended_s: dict[str, float] = {}
         self._log_stretch = 0.0
         self._regulated: dict[str, Regulated] = {}
 
@@ -87,10 +90,11 @@ class FleetModel:
         """Takes the instances' state from a snapshot."""
         self._views, self._forced = snapshot.instances, frozenset(snapshot.forced)
         self.overdue, self.in_flight = snapshot.overdue, sum(view.in_flight for view in snapshot.instances)
-        self._seen_s = snapshot.sent_s
+        self._seen_s, self.weights = snapshot.sent_s, snapshot.tenant_weights
         names = {view.name for view in snapshot.instances}
         for gone in self._fits.keys() - names:
             del self._fits[gone]
+            self._ended_s.pop(gone, None)
             self._regulated.pop(gone, None)
         for view in snapshot.instances:
             fit = self._fits.setdefault(view.name, CountedSteps())
@@ -101,6 +105,7 @@ class FleetModel:
         """Learns an instance's speed from a completion."""
         if ended.instance in self._fits:
             self._fits[ended.instance].learn(ended)
+            self._ended_s[ended.instance] = ended.sent_s
 
     def regulated(self, action: ControlAction) -> None:
         """Records the controls that statera gave an instance, whether or not they are active."""
@@ -125,11 +130,15 @@ class FleetModel:
         usable = [view for view in self._views if not view.draining and (view.engine is None or view.engine.healthy)]
         if not usable:
             return [], "no engine is healthy"
-        plants = []
+        plants, unknown = [], ""
         for view in usable:
             profile = self._profile(view)
             if profile is None:
-                return [], f"the speed of {view.name} is not known yet"
+                unknown = f"the speed of {view.name} is not known yet"
+                if view.in_flight or self._ended_s.get(view.name, -math.inf) >= now_s - window_s:
+                    return [], unknown
+                # It had no part in what is replayed: it has just joined, or stands by.
+                continue
             plants.append(
                 ReplayInstance(
                     name=view.name,
@@ -144,7 +153,7 @@ class FleetModel:
                     held=not self._forced.isdisjoint(("knobs", f"knobs:{view.name}")),
                 )
             )
-        return plants, ""
+        return plants, "" if plants else unknown
 
     def _profile(self, view: InstanceView) -> Profile | None:
         fit = self._fits.get(view.name)

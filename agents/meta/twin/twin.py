@@ -5,8 +5,8 @@ Otherwise it is silent: it gives no answer and reports its error. A remaining di
 times.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 import msgspec
 from msgspec.structs import replace
@@ -57,14 +57,13 @@ class TwinSettings:
     """The simulated gateway's settings, and the size of replays.
 
     Attributes:
-        admission, routing, weights: The gateway's own. A candidate may have another router than `routing`.
+        admission, routing: The gateway's own. A candidate may have another router than `routing`.
         window_s: Span of the past that is replayed.
         budget_s: Time for all candidates together; fewer requests are replayed if they would take longer.
     """
 
     admission: SchedulerSettings
     routing: str = DEFAULT_ROUTER
-    weights: Mapping[str, float] = field(default_factory=dict)
     window_s: float = 60.0
     budget_s: float = 2.0
 
@@ -245,7 +244,7 @@ class Twin:
             cost_threshold=self.cost_thresholds.at(now_s),
             overdue=max(0.0, part.share * fleet.overdue - left_out),
             routing=settings.routing,
-            weights=settings.weights,
+            weights=fleet.weights,
         )
         return Question(
             world=world,

@@ -63,6 +63,7 @@ class SystemSnapshot(Message, frozen=True, tag="system"):
         forced: Names of the settings that operators force (`policy`; `knobs` and `budget` of all instances, `knobs:INSTANCE` of one), so
             that agents do not try to change them.
         cost_threshold: Cost in tokens above which requests are currently put behind others (policy `robust-edf`); 0 if none are.
+        tenant_weights: The tenants' weights that are in force, of those with another than 1.
         wants_times_alone: Whether a router goes by a request's times without load (`RequestCost.alone_ttft_ms`).
     """
 
@@ -82,3 +83,4 @@ class SystemSnapshot(Message, frozen=True, tag="system"):
     cost_threshold: float = 0.0
     arrived_prompt_tokens_total: int = 0
     wants_times_alone: bool = False
+    tenant_weights: dict[str, float] = field(default_factory=dict)
