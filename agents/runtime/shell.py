@@ -4,7 +4,7 @@ An agent is a plain object (see `Agent`). The shell reads its streams in a consu
 while the agent works on a batch, hands over the next batch, posts the answers, then acknowledges the messages.
 Delivery is at least once: after a crash between posting and acknowledging, the same messages arrive again, so an agent recognises by the
 message id what it has already counted. The shell reads the streams in `follows` without a group, so every instance of the agent sees all of
-their messages.
+their messages. It begins before the agent recovers, so that a message may be in both what is recovered and what is read; none is missing.
 """
 
 import asyncio
@@ -151,21 +151,23 @@ class AgentShell:
         await self.bus.start()
         self._post([self._event("agent_started", f"instance {self.instance}, pid {os.getpid()}")])
         await self._await_bus(stop)
-        await self._recover()
+        # What comes on these streams while the agent recovers waits in the inbox, as far as it has room, and then in the stream.
+        following = [asyncio.create_task(self._read(self._followed(), self._follows))] if self._follows else []
         try:
-            await self._serve(stop)
+            await self._recover()
+            await self._serve(stop, following)
         finally:
+            await _end(following)
             self._lane.close()
             self._side_lane.close()
             if self.notify is not None:
                 self.notify.stopping()
         self._post([self._event("agent_stopped", f"handled {self.counts.handled}, stale {self.counts.stale}, failed {self.counts.failed}")])
 
-    async def _serve(self, stop: asyncio.Event) -> None:
+    async def _serve(self, stop: asyncio.Event, following: list[asyncio.Task[None]]) -> None:
         stopping, ticking = asyncio.create_task(stop.wait()), asyncio.create_task(self._tick())
         working, reading = asyncio.create_task(self._work()), [asyncio.create_task(self._read(self._shared(), self.agent.streams))]
-        if self._follows:
-            reading.append(asyncio.create_task(self._read(self._followed(), self._follows)))
+        reading += following
         try:
             await asyncio.wait({stopping, working, *reading}, return_when=asyncio.FIRST_COMPLETED)
             # The current batch may finish, but only within STOP_WAIT_S.

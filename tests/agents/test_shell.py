@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from hmas_lab.memory_bus import MemoryBus
+from message_kit import request_features
 from shell_kit import shells
 from typing_kit import all_of_type, of_type
 
@@ -160,6 +161,37 @@ async def test_a_restart_recovers_and_takes_up_what_was_not_acknowledged(running
     run = running(agent, bus)
     assert [answer.request_id for answer in await run.answers(2)] == ["mine", "in flight"]
     assert [message.request_id for message in agent.recovered] == ["mine"]
+
+
+async def test_what_comes_on_a_followed_stream_during_the_recovery_is_not_lost(running):
+    class Slow(Echo):
+        follows: tuple[str, ...] = (FEATURES,)
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.came = asyncio.Event()
+
+        async def recover(self, bus, now_s: float) -> None:
+            self.recovered = await bus.latest(FEATURES, 10)
+            # As one that loads a model, while requests go on.
+            await asyncio.sleep(0.01)
+            bus.post(request_features("during"))
+            await asyncio.sleep(0.01)
+
+        def handle(self, messages: Sequence[Message], now_s: float) -> list[Message]:
+            self.seen.update(message.request_id for message in messages if isinstance(message, RequestFeatures))
+            if "during" in self.seen:
+                self.came.set()
+            return super().handle([message for message in messages if isinstance(message, RequestNotice)], now_s)
+
+    bus, agent = MemoryBus(), Slow()
+    bus.post(request_features("before"))
+    run = running(agent, bus)
+    bus.post(notice("a"))
+    await run.answers(1)
+    async with asyncio.timeout(5):
+        await agent.came.wait()
+    assert ([message.request_id for message in agent.recovered], agent.seen["before"]) == (["before"], 0)
 
 
 async def test_a_failing_recovery_does_not_keep_the_agent_from_working(running):

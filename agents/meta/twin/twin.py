@@ -23,6 +23,7 @@ from hmas.agents.meta.twin.past_requests import PastRequest, Traffic, is_possibl
 from hmas.agents.meta.twin.replay import STRESS, ReplayResult, ReplayScenario, replay, stressed
 from hmas.agents.meta.twin.sample import part_of
 from hmas.controller.core.messages import Completion, ControlAction, Message, RequestFeatures, SystemSnapshot
+from hmas.controller.core.statistics.recent_ids import RecentIds
 from hmas.controller.routing.registry import DEFAULT_ROUTER
 from hmas.controller.scheduling.policies.robust_edf import RobustEdf
 from hmas.controller.scheduling.settings import SchedulerSettings
@@ -147,6 +148,7 @@ class Twin:
         self.silence = "no replay has been held against the truth yet"
         self._settings = settings
         self._checks = Checks()
+        self._ended = RecentIds(REQUESTS_MOST)
         self.request_ms = START_MS
 
     def observe(self, message: Message) -> None:
@@ -158,7 +160,8 @@ class Twin:
         elif isinstance(message, ControlAction):
             self.fleet.regulated(message)
         elif isinstance(message, Completion):
-            if is_possible(message):
+            # A message that comes while the agent recovers may be read twice.
+            if is_possible(message) and self._ended.add(message.request_id):
                 self.fleet.learn(message)
                 self.lengths.learn(message)
                 self.traffic.completion(message)
