@@ -191,7 +191,8 @@ class ModelStore:
                 if not wanted or wanted in kept:
                     if wanted:
                         self.open(kind, wanted)
-                    self._write(kind, msgspec.structs.replace(choice, current=wanted, before=before))
+                    shadow = "" if choice.shadow == wanted else choice.shadow
+                    self._write(kind, msgspec.structs.replace(choice, current=wanted, before=before, shadow=shadow))
                     return wanted or SHIPPED
         raise ModelError(f"no {kind} model was in force before {choice.current or SHIPPED}; `hmas models use {kind} VERSION` names one")
 

@@ -18,7 +18,6 @@ from hmas.agents.perception.readers import KIND, STORE, Opened
 from hmas.agents.perception.reading import PromptView, Reader, Reading
 from hmas.agents.perception.shadow import Shadow
 from hmas.agents.perception.tagging import RulesReader
-from hmas.agents.perception.tally import Tally
 from hmas.agents.runtime.work import Deferred, Pace
 from hmas.controller.bus.base import Bus
 from hmas.controller.config.derived import models_dir
@@ -228,7 +227,7 @@ class PerceptionAgent:
             else:
                 self.model.reader = loaded.opened.reader
                 if another:
-                    self.model.tally = Tally()
+                    self.model.recount()
             if before and another:
                 self._note(now_s, "model_changed", before, loaded.opened.name, "chosen in the store")
         if loaded.shadow_error:

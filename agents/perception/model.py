@@ -56,6 +56,12 @@ class PerceptionModel:
         self._said: OrderedDict[str, Forecast] = OrderedDict()
         self._learnt = RecentIds(REMEMBERED)
 
+    def recount(self) -> None:
+        """Starts the figures anew, as with another reader; what has been learnt stays."""
+        self.tally = Tally()
+        if self.lengths.ranges is not None:
+            self.lengths.ranges.out_of_range.clear()
+
     def figures(self) -> dict[str, float]:
         """Returns `Tally.figures`, and counts of inputs outside the training ranges of the reader and the length model."""
         found = self.tally.figures()

@@ -105,8 +105,7 @@ class PredictionAgent:
         self._refitted_at = 0
         self._reported_s = float("-inf")
         self._told_better = ""
-        self._promote = ""
-        self._dismiss = False
+        self._promote = self._dismiss = ""
         self._took_s = 0.0
         self.pace = Pace()
         self._batches = 0
@@ -154,12 +153,10 @@ class PredictionAgent:
         """Loads another model when the store's choice changes, promotes a better one, or trains on from telemetry."""
         if not self._settings.prediction_model and self._watch.changed(now_s):
             return Deferred(self._load, self._swap)
-        if self._promote:
-            version, self._promote = self._promote, ""
-            return Deferred(partial(self._store.use, KIND, version), _nothing)
-        if self._dismiss:
-            self._dismiss = False
-            return Deferred(partial(self._store.set_shadow, KIND, ""), _nothing)
+        if self._promote or self._dismiss:
+            settle = partial(self._settle_shadow, self._promote or self._dismiss, use=bool(self._promote))
+            self._promote = self._dismiss = ""
+            return Deferred(settle, _nothing)
         active = self._active()
         if active is None or self.shadow is not None or not self._refits():
             return None
@@ -182,6 +179,15 @@ class PredictionAgent:
             self.model.observe(message)
         elif isinstance(message, Completion):
             self.model.learn(message)
+
+    def _settle_shadow(self, version: str, *, use: bool) -> None:
+        """Activates a version that was better in the shadow, or ends its shadow, unless the store's choice has another one there by now."""
+        if self._store.choice(KIND).shadow != version:
+            return
+        if use:
+            self._store.use(KIND, version)
+        else:
+            self._store.set_shadow(KIND, "")
 
     def _active(self) -> CatBoostRegressor | None:
         found = self.model.regressor
@@ -221,6 +227,7 @@ class PredictionAgent:
         elif loaded.name != before or self._fallback:
             self.model.adopt(loaded.regressor)
             self.pace = Pace()
+            self._took_s, self._batches = 0.0, 0
             self._have, self._fallback = loaded.name, ""
             self._note(now_s, "model_changed", before, loaded.name, "chosen in the store")
         self._take_shadow(loaded, now_s)
@@ -276,7 +283,7 @@ class PredictionAgent:
                     now_s, "model_better", self._have, shadow.version, f"{figures}; `hmas models use {KIND} {shadow.version}` takes it"
                 )
         elif not verdict.better and verdict.pairs >= GIVEN_UP * self._settings.model_shadow_completions:
-            self._dismiss = True
+            self._dismiss = shadow.version
             self._note(now_s, "model_shadow_ended", shadow.version, "", f"no better than {self._have} on {verdict.pairs} requests")
 
     def _reports(self, now_s: float) -> list[Message]:

@@ -15,8 +15,6 @@ from hmas.controller.core.messages import ACTIONS, TELEMETRY, VIEW_FRESH_S, VIEW
 
 REPLAY_ACTIONS = 5_000
 REPLAY_TELEMETRY = 5_000
-ACTION_FRESH_S = 120.0
-"""Age above which statera does not resume its own last action: the load it was made for has passed."""
 LAW_PLUGINS = ExtensionPoint(BUDGET_LAW_GROUP, "budget law", LAWS, add_law)
 
 
@@ -30,11 +28,11 @@ class StateraAgent:
     def __init__(self, model: StateraModel | PaperStatera) -> None:
         self.model = model
 
-    async def recover(self, bus: Bus, now_s: float) -> None:
+    async def recover(self, bus: Bus, now_s: float) -> None:  # noqa: ARG002 - part of the protocol
         """Resumes its own last windows and refills the calibration from recent completions."""
         for message in await bus.latest(ACTIONS, REPLAY_ACTIONS):
-            if isinstance(message, ControlAction) and now_s - message.sent_s <= ACTION_FRESH_S:
-                self.model.restore(message)
+            if isinstance(message, ControlAction):
+                self.model.restored.add(message)
         for message in await bus.latest(TELEMETRY, REPLAY_TELEMETRY):
             if isinstance(message, Completion):
                 self.model.learn(message)

@@ -20,6 +20,7 @@ from hmas.agents.statera.gains import Gains, delay_s
 from hmas.agents.statera.guard_factor import ALLOWED, GuardFactorController
 from hmas.agents.statera.loops import Band, Load, WindowLoop
 from hmas.agents.statera.recent_misses import RecentMisses
+from hmas.agents.statera.restored_actions import RestoredActions
 from hmas.agents.statera.safe_concurrency import SafeConcurrency
 from hmas.agents.statera.target import Target, best_window
 from hmas.agents.statera.tpot_model import TpotModel
@@ -33,8 +34,6 @@ EARLY_MAX = 1_024
 KEEP_ALIVE_S = 2.0
 """Statera repeats an unchanged action this often, so that the gateway sees that statera is alive; more often if the gateway's timeout for
 stale actions is short."""
-INSTANCES_MOST = 4_096
-"""Most instances whose windows are resumed after a restart."""
 SILENT_S = 5.0
 """An instance that is busy this long without a sign of pressure counts as having none."""
 MISSED_S = 3.0
@@ -117,15 +116,9 @@ class StateraModel:
         self._budget_law = budget_law
         self._lengths = LengthCalibrator(epsilon)
         self.instances: dict[str, InstanceController] = {}
-        self._restored: dict[str, ControlAction] = {}
+        self.restored = RestoredActions()
         self._early: deque[Completion] = deque(maxlen=EARLY_MAX)
         self._seen = RecentIds(SEEN_MAX)
-
-    def restore(self, action: ControlAction) -> None:
-        """Takes one of its own last actions from before a restart; the window resumes there."""
-        self._restored[action.instance] = action
-        while len(self._restored) > INSTANCES_MOST:
-            del self._restored[next(iter(self._restored))]
 
     def learn(self, completion: Completion) -> None:
         """Takes an ended request; a repeated delivery is ignored."""
@@ -139,7 +132,7 @@ class StateraModel:
 
     def observe(self, view: ShortView, now_s: float) -> list[ControlAction]:
         """Takes a short view and returns the actions that are due."""
-        self._meet(view)
+        self._meet(view, now_s)
         for instance in view.instances:
             self.instances[instance.name].plant.trace.hold(view.sent_s, max(0, instance.occupied))
         for completion in view.recent:
@@ -165,35 +158,32 @@ class StateraModel:
                 actions.append(action)
         return actions
 
-    def _meet(self, view: ShortView) -> None:
+    def _meet(self, view: ShortView, now_s: float) -> None:
         """Creates a controller for each new instance and removes those of instances that are gone."""
         names = {instance.name for instance in view.instances}
         self.instances = {name: station for name, station in self.instances.items() if name in names}
         for instance in view.instances:
             if instance.name not in self.instances:
-                start = self._start(instance)
+                restored = self.restored.take(instance.name, now_s)
+                start = self._start(instance, restored)
                 tuned = self._gains.get(instance.name) or self._gains.get(EVERY)
                 cold_low = min(start / 2, math.sqrt(max(1, instance.capacity_n_run)))
                 loop = WindowLoop(self._n_run_min, float(start), cold_low=cold_low, gains=tuned or Gains())
-                restored = self._restored.get(instance.name)
                 guard_factors = GuardFactorController() if restored is None else GuardFactorController(restored.guard)
                 station = self.instances[instance.name] = InstanceController(
                     loop, budget=self._budget_law(), guard_factors=guard_factors, tuned=tuned is not None
                 )
-                # Only once: an instance that leaves and returns later has another load.
-                self._restored.pop(instance.name, None)
                 for completion in self._early:
                     if completion.instance == instance.name:
                         station.learn(completion)
 
-    def _start(self, instance: InstanceView) -> int:
-        """Returns the initial window: the instance's last one, else the configured one, else the engine's ceiling under the TPOT guard.
+    def _start(self, instance: InstanceView, restored: ControlAction | None) -> int:
+        """Returns the initial window: the last one (`restored`), else the configured one, else the engine's ceiling under the TPOT guard.
 
         Without the guard the first burst would ruin TPOT for all requests that the ceiling admits. The window then begins at 2
         sqrt(ceiling), which is within a few doublings of any window.
         """
         ceiling = max(1, instance.capacity_n_run)
-        restored = self._restored.get(instance.name)
         cold = ceiling if instance.guard_enabled else round(2.0 * math.sqrt(ceiling))
         wanted = restored.n_run if restored is not None else self._n_run_start or cold
         return max(min(self._n_run_min, ceiling), min(ceiling, wanted))

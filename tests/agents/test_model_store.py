@@ -147,6 +147,16 @@ def test_the_shadow_ends_when_its_version_is_put_in_force(store, folder):
         store.set_shadow("perception", "v1")
 
 
+def test_the_shadow_ends_when_a_rollback_puts_its_version_in_force(store, folder):
+    for _ in range(3):
+        store.add("perception", folder, card())
+    for version in ("v1", "v2", "v3"):
+        store.use("perception", version)
+    store.set_shadow("perception", "v1")
+    assert (store.rollback("perception"), store.choice("perception").shadow) == ("v2", "v1")
+    assert (store.rollback("perception"), store.choice("perception").shadow) == ("v1", "")
+
+
 def test_unknown_names_are_refused_with_those_that_exist(store, folder):
     store.add("perception", folder, card())
     with pytest.raises(ModelError, match=r"'taste' is unknown; allowed: perception, prediction"):

@@ -10,8 +10,9 @@ import pytest
 from hmas_lab.memory_bus import MemoryBus
 from message_kit import completed, instance_view, request_features, system_snapshot
 from shell_kit import shells
-from typing_kit import all_of_type
+from typing_kit import all_of_type, known
 
+from hmas.agents.model_store.comparison import Verdict
 from hmas.agents.model_store.store import ModelStore
 from hmas.agents.prediction.agent import REPORT_EVERY_S, make_agent
 from hmas.agents.prediction.regressor import KIND, SHIPPED, load_regressor
@@ -81,12 +82,14 @@ def test_an_engine_whose_profile_is_named_starts_from_it_and_a_wrong_name_is_tol
     assert events(agent.on_tick(102.0)) == []
 
 
+def done(work: Deferred | None, now_s: float) -> list:
+    return [] if work is None else work.finish(work.compute(), now_s)
+
+
 async def follow(agent, now_s: float) -> list:
     """Does what the shell does beside: the piece of work that the agent asks for, and what it says afterwards."""
     work = agent.beside(now_s)
-    if work is None:
-        return []
-    return [*work.finish(work.compute(), now_s), *agent.on_tick(now_s + REPORT_EVERY_S)]
+    return [] if work is None else [*done(work, now_s), *agent.on_tick(now_s + REPORT_EVERY_S)]
 
 
 def live(agent, count: int, *, slow: float, start: int = 0) -> None:
@@ -140,6 +143,33 @@ async def test_a_refit_reads_along_and_takes_over_when_live_traffic_finds_it_bet
     assert [event.after for event in events(await follow(agent, 710.0), "model_changed")] == ["v1"]
     store.rollback(KIND)
     assert [event.after for event in events(await follow(agent, 730.0), "model_changed")] == ["shipped"]
+
+
+def test_figures_of_another_model_are_its_own_from_the_first_request_on(tmp_path):
+    agent = agent_in(tmp_path)
+    store = ModelStore(tmp_path / "models")
+    store.use(KIND, store.add(KIND, SHIPPED, load_regressor().card))
+    for at_s in (100.0, 101.0, 102.0):
+        answers(agent, [snapshot(at_s), features("a"), features("b")], at_s)
+    done(agent.beside(103.0), 103.0)
+    answers(agent, [features(name) for name in "cdefg"], 104.0)
+    (report,) = [one for one in agent.on_tick(105.0) if isinstance(one, ModelReport)]
+    assert (report.model, report.requests, report.figures["batch_size"]) == ("v1", 5, 5.0)
+
+
+@pytest.mark.parametrize("other", ["v2", ""])
+@pytest.mark.parametrize("better", [True, False])
+def test_a_verdict_on_a_shadow_does_not_touch_one_that_was_set_meanwhile(tmp_path, monkeypatch, better, other):
+    store = ModelStore(tmp_path / "models")
+    for _ in range(2):
+        store.add(KIND, SHIPPED, load_regressor().card)
+    store.set_shadow(KIND, "v1")
+    agent = agent_in(tmp_path, model_promotion="auto")
+    monkeypatch.setattr(known(agent.shadow), "judge", lambda *_: Verdict(better=better, pairs=1_000_000, gain=0.1, evidence=30.0))
+    agent.on_tick(100.0)
+    store.set_shadow(KIND, other)
+    done(agent.beside(100.5), 100.5)
+    assert (store.choice(KIND).current, store.choice(KIND).shadow) == ("", other)
 
 
 def test_a_broken_choice_leaves_the_model_in_force_and_is_told(tmp_path):

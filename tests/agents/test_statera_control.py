@@ -236,11 +236,19 @@ def test_it_gives_signs_of_life_between_long_periods():
 
 def test_a_window_is_resumed_once():
     model = StateraModel(period_s=0.25, n_run_start=16)
-    model.restore(ControlAction(sent_s=0.0, instance="i0", n_run=99))
+    model.restored.add(ControlAction(sent_s=0.0, instance="i0", n_run=99))
     found = []
     for now_s, fleet in ((1.0, [instance()]), (2.0, []), (3.0, [instance()])):
         found += [action.n_run for action in model.observe(short_view(now_s, instances=fleet), now_s)]
     assert found == [99, 16]
+
+
+@pytest.mark.parametrize(("met_s", "n_run"), [(119.0, 99), (122.0, 16)])
+def test_a_window_is_not_resumed_once_its_load_has_passed(met_s, n_run):
+    model = StateraModel(period_s=0.25, n_run_start=16)
+    model.restored.add(ControlAction(sent_s=1.0, instance="i0", n_run=99))
+    assert model.observe(short_view(1.0, instances=[]), 1.0) == []
+    assert [action.n_run for action in model.observe(short_view(met_s), met_s)] == [n_run]
 
 
 def test_it_makes_the_guard_stricter_where_requests_begin_in_time_and_miss_their_pace():
@@ -255,11 +263,11 @@ def test_it_makes_the_guard_stricter_where_requests_begin_in_time_and_miss_their
     assert factors == sorted(factors, reverse=True)
     (last,) = model.observe(short_view(70.0), 70.0)
     off = StateraModel(period_s=0.25)
-    off.restore(last)
+    off.restored.add(last)
     said = [off.observe(short_view(at_s, instances=[instance(guard_enabled=False)]), at_s) for at_s in (71.0, 72.0)]
     assert said[-1][-1].guard == 1.0, "there is nothing to be strict with"
     again = StateraModel(period_s=0.25)
-    again.restore(last)
+    again.restored.add(last)
     assert again.observe(short_view(71.0), 71.0)[0].guard == 0.2
 
 
@@ -274,7 +282,7 @@ def test_it_resumes_its_own_window():
         last = said[-1] if said else last
     assert last is not None
     second = StateraModel(period_s=0.25)
-    second.restore(last)
+    second.restored.add(last)
     (action, *_) = second.observe(short_view(40.0, instances=[seen], queued=5), 40.0)
     assert abs(action.n_run - last.n_run) <= 0.3 * last.n_run
 

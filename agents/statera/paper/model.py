@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from hmas.agents.statera.conformal import LengthCalibrator
 from hmas.agents.statera.gains import VIEWS
 from hmas.agents.statera.loops import Band
-from hmas.agents.statera.model import INSTANCES_MOST, KEEP_ALIVE_S, SEEN_MAX, is_held
+from hmas.agents.statera.model import KEEP_ALIVE_S, SEEN_MAX, is_held
 from hmas.agents.statera.paper.extremum import Best, band_around, sought
 from hmas.agents.statera.paper.loops import ETA_BUDGET, ETA_N_RUN, is_saturated, next_budget, next_n_run, smoothed
+from hmas.agents.statera.restored_actions import RestoredActions
 from hmas.controller.core.messages import Completion, ControlAction, InstanceView, ShortView
 from hmas.controller.core.statistics.recent_ids import RecentIds
 
@@ -69,14 +70,8 @@ class PaperStatera:
         self._best = Best()
         self._lengths = LengthCalibrator(epsilon, adaptive=False)
         self._seen = RecentIds(SEEN_MAX)
-        self._restored: dict[str, ControlAction] = {}
+        self.restored = RestoredActions()
         self.instances: dict[str, Knobs] = {}
-
-    def restore(self, action: ControlAction) -> None:
-        """Takes one of its own last actions from before a restart; the loops resume there."""
-        self._restored[action.instance] = action
-        while len(self._restored) > INSTANCES_MOST:
-            del self._restored[next(iter(self._restored))]
 
     def learn(self, completion: Completion) -> None:
         """Algorithm 2 (A): the length error of an ended request, once."""
@@ -90,12 +85,12 @@ class PaperStatera:
         if view.queued > 0 and view.utilization:
             self._best = sought(self._best, view.throughput_tps, smoothed(list(view.utilization.values())), now_s)
         self.band = band_around(self._best, self._start, now_s)
-        self.instances = {one.name: self.instances.get(one.name) or self._begun(one) for one in view.instances}
+        self.instances = {one.name: self.instances.get(one.name) or self._begun(one, now_s) for one in view.instances}
         actions = [self._action(one, self.instances[one.name], view, now_s) for one in view.instances]
         return [action for action in actions if action is not None]
 
-    def _begun(self, instance: InstanceView) -> Knobs:
-        was = self._restored.pop(instance.name, None)
+    def _begun(self, instance: InstanceView, now_s: float) -> Knobs:
+        was = self.restored.take(instance.name, now_s)
         if was is not None:
             return Knobs(n_run=float(was.n_run), budget=float(was.token_budget or instance.max_token_budget))
         ceiling = max(1, instance.capacity_n_run)
