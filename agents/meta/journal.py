@@ -7,6 +7,7 @@ from math import ceil
 
 from hmas.agents.meta.candidate import Candidate
 from hmas.agents.meta.twin.evidence import Hindsight
+from hmas.agents.meta.twin.twin import BIAS_MOST
 from hmas.controller.core.messages import DecisionOutcome, LongView, MetaDecision, label_of
 
 PENDING = (64, 4_096)
@@ -55,6 +56,9 @@ class DecisionJournal:
                 continue
             until_s = one.made_s + self._span_s
             seen = self._hindsight(one.candidate, one.made_s, until_s) if self._hindsight is not None else None
+            if seen is not None and abs(seen.chosen_good - view.goodput_rate) > BIAS_MOST:
+                # What a replay says of others counts no more than what it says of what happened.
+                seen = None
             found.append(
                 DecisionOutcome(
                     sent_s=now_s,

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from hmas.controller.control.overrides import held_because
 from hmas.controller.control.resolve import KNOBS, META, Directives, InstanceDirective, Setting, Source
 from hmas.controller.scheduling.admission.quotas import NO_LIMITS, TenantLimits
 
@@ -35,39 +36,48 @@ def changes(before: Directives, after: Directives, names: Iterable[str] | None =
     `names`: the only instances that may differ, None for any.
     """
     policy = after.policy
+    # Meta's own reason is then still that it follows the operator.
+    why = "an operator's hold has ended" if before.policy.source == "operator" != policy.source else policy.reason
     if (before.policy.value, before.parameters) != (policy.value, after.parameters):
-        yield Change("policy", "policy", _policy_text(before), _policy_text(after), policy.source, policy.reason, policy.decision_id)
+        yield Change("policy", "policy", _policy_text(before), _policy_text(after), policy.source, why, policy.decision_id)
     elif before.policy.source != policy.source:
-        yield Change("policy.source", policy.value, before.policy.source, policy.source, policy.source, policy.reason, policy.decision_id)
+        yield Change("policy.source", policy.value, before.policy.source, policy.source, policy.source, why, policy.decision_id)
     for name in after.instances if names is None else names:
         yield from _knob_changes(name, before.instances.get(name), after.instances[name])
     if before.bounds_source != after.bounds_source:
         yield Change("length_bounds", "fence", before.bounds_source, after.bounds_source, after.bounds_source, _BOUNDS[after.bounds_source])
-    held = after.held_because or before.held_because
-    source: Source = "operator" if held else "configured"
-    because = after.held_because or ("released" if held else "the configuration was read again")
     for tenant in sorted({*before.weights, *after.weights}):
         was, now_weight = before.weights.get(tenant, 1.0), after.weights.get(tenant, 1.0)
         if was != now_weight:
-            yield Change("tenant.weight", tenant, f"{was:g}", f"{now_weight:g}", source, because)
+            yield Change("tenant.weight", tenant, f"{was:g}", f"{now_weight:g}", *_cause(before, after, f"tenants.{tenant}.weight"))
     for tenant in sorted({*before.limits, *after.limits}):
         had, has = before.limits.get(tenant, NO_LIMITS), after.limits.get(tenant, NO_LIMITS)
         for limit in TenantLimits.__struct_fields__:
             if (was_at := getattr(had, limit)) != (now_at := getattr(has, limit)):
-                yield Change(f"tenant.{limit}", tenant, _limit_text(was_at), _limit_text(now_at), source, because)
-    yield from _router_changes(before, after, source, because)
+                cause = _cause(before, after, f"tenants.{tenant}.{limit}")
+                yield Change(f"tenant.{limit}", tenant, _limit_text(was_at), _limit_text(now_at), *cause)
+    yield from _router_changes(before, after)
     for name in sorted(before.draining ^ after.draining):
         draining = name in after.draining
-        yield Change("engine.drain", name, str(not draining).lower(), str(draining).lower(), source, because)
+        cause = _cause(before, after, f"engines.{name}.drain")
+        yield Change("engine.drain", name, str(not draining).lower(), str(draining).lower(), *cause)
 
 
-def _router_changes(before: Directives, after: Directives, source: Source, because: str) -> Iterable[Change]:
+def _cause(before: Directives, after: Directives, setting: str) -> tuple[Source, str]:
+    """What changed a setting that operators may force: one that forces it now, the release of one that did, or the configuration."""
+    if because := held_because(after.override, setting):
+        return "operator", because
+    return ("operator", "released") if held_because(before.override, setting) else ("configured", "the configuration was read again")
+
+
+def _router_changes(before: Directives, after: Directives) -> Iterable[Change]:
     """The changes of routers. A repeated decision of meta has another reason and id, which alone are no change."""
     for model in sorted({*before.routers, *after.routers}):
         old, new = before.routers.get(model), after.routers.get(model)
         was, now = (setting.value if setting else "as other models" for setting in (old, new))
         if was == now and (old and old.source) == (new and new.source):
             continue
+        source, because = _cause(before, after, f"routers.{model}")
         kind = "router" if was != now else "router.source"
         left = new is not None and new.source == "configured" and old is not None and old.source in (META, "fallback")
         why = (new.reason if new else "") or ("meta leaves the router as configured" if left else because)

@@ -95,10 +95,7 @@ def conflicts(overrides: Iterable[Override], now_s: float) -> list[Conflict]:
 
 
 def effective(overrides: Iterable[Override], now_s: float) -> OverrideNotice:
-    """All active overrides merged in the order of their ids; an empty notice if there is none.
-
-    `expires_s` is the first time at which any of them expires (0: never); author and reason name every contributor.
-    """
+    """All active overrides merged in the order of their ids; an empty notice if there is none."""
     active = in_force(overrides, now_s)
     policy, parameters = "", dict[str, float]()
     knobs: dict[str, dict[str, int]] = {}
@@ -127,7 +124,16 @@ def effective(overrides: Iterable[Override], now_s: float) -> OverrideNotice:
         expires_s=min(ends, default=0.0),
         author=", ".join(dict.fromkeys(override.author for override in active))[:200],
         reason="; ".join(f"{override.id}: {override.reason}" for override in active)[:1000],
+        holders={override.id: f"{override.author}: {override.id}: {override.reason}"[:1000] for override in active},
+        held_by={setting: override.id for override in active for setting in override.settings()},
     )
+
+
+def held_because(notice: OverrideNotice, *settings: str) -> str:
+    """Author and reason of the override that forces a setting, or the next one if none forces it; of all of them if that is not told."""
+    holder = next((notice.held_by[setting] for setting in settings if setting in notice.held_by), "")
+    together = f"{notice.author}: {notice.reason}" if notice.author else notice.reason
+    return notice.holders.get(holder, "" if notice.held_by else together)
 
 
 def knobs_for(notice: OverrideNotice, instance: str) -> Knobs:

@@ -12,7 +12,7 @@ from typing import Final, Generic, Literal, TypeVar
 import msgspec
 
 from hmas.controller.control.agent_scores import BOUNDS, WINDOWS
-from hmas.controller.control.overrides import knobs_for
+from hmas.controller.control.overrides import held_because, knobs_for
 from hmas.controller.core.messages import ControlAction, LengthBound, MetaDecision, OverrideNotice, label_of
 from hmas.controller.core.types import Controls
 from hmas.controller.scheduling.admission.quotas import NO_LIMITS, TenantLimits
@@ -26,6 +26,7 @@ BUDGET_LEAST = 0.125
 """Share of an engine's own token budget below which no agent may set it."""
 GUARD_LEAST = 0.2
 """Smallest factor on the TPOT guard that an agent may set; if meta sets the share, the smallest fraction of the configured one."""
+NO_OVERRIDE = OverrideNotice(sent_s=0.0)
 KNOBS = ("n_run", "token_budget", "guard")
 AGENTS_KNOBS = {"n_run": "knobs", "token_budget": "budget"}
 """The knobs that operators and agents may both set, and the name of an override of each."""
@@ -111,7 +112,7 @@ class Directives:
         draining: Instances that get no new requests.
         forced: The settings that operators force, so that agents do not try to change them: `policy`, `knobs` (windows) and `budget` of all
             instances, `knobs:INSTANCE` and `budget:INSTANCE` of one, `tenants`, `engines`, `routers`.
-        held_because: Which operators force them and why; empty if none are forced.
+        override: The overrides of operators, which tell who forces which setting, and why.
         routers: Router by model, `*` for all that are not named.
     """
 
@@ -124,7 +125,7 @@ class Directives:
     limits: Mapping[str, TenantLimits]
     draining: frozenset[str]
     forced: tuple[str, ...]
-    held_because: str = ""
+    override: OverrideNotice = NO_OVERRIDE
     routers: Mapping[str, Setting] = field(default_factory=dict)
 
 
@@ -182,7 +183,7 @@ def resolve(
         },
         draining=frozenset(name for name in override.draining if name in ceilings),
         forced=_forced(override),
-        held_because=_operator_reason(override),
+        override=override,
         routers=_routers(configured, meta, unheard, override),
     )
 
@@ -262,7 +263,7 @@ def _policy(
     configured: Configured, decision: MetaDecision | None, unheard: str, override: OverrideNotice, *, drops_guard: bool
 ) -> tuple[Setting, dict[str, float]]:
     if override.policy:
-        return Setting(override.policy, "operator", _operator_reason(override)), dict(override.parameters)
+        return Setting(override.policy, "operator", held_because(override, "policy")), dict(override.parameters)
     if decision is not None:
         if decision.bypass:
             return Setting(BYPASS_POLICY, "bypass", decision.reason, decision.decision_id), {}
@@ -333,9 +334,10 @@ def _instance(
         n_run, run_origin = min(decision.n_run, ceiling.n_run), ("meta", decision.reason, decision.decision_id)
     forced = knobs_for(override, name)
     if forced.n_run is not None:
-        n_run, run_origin = forced.n_run, ("operator", _operator_reason(override), "")
+        n_run, run_origin = forced.n_run, ("operator", held_because(override, f"knobs.{name}.n_run", "knobs.*.n_run"), "")
     if forced.token_budget is not None:
-        budget, budget_origin = forced.token_budget, ("operator", _operator_reason(override), "")
+        why = held_because(override, f"knobs.{name}.token_budget", "knobs.*.token_budget")
+        budget, budget_origin = forced.token_budget, ("operator", why, "")
     n_run = min(max(1, n_run), ceiling.n_run)
     advised = run_origin[0] in ("statera", "meta")
     if ceiling.token_budget:
@@ -359,7 +361,7 @@ def _routers(configured: Configured, meta: Received[MetaDecision] | None, unhear
         held["*"] = Setting(own, "fallback", unheard) if unheard else Setting(word.router, META, word.reason, word.decision_id)
         if override.policy:
             held["*"] = Setting(own, "configured", "an operator holds the policy, and meta's router is for meta's own")
-    return held | {model: Setting(text, "operator", _operator_reason(override)) for model, text in override.routers.items()}
+    return held | {model: Setting(text, "operator", held_because(override, f"routers.{model}")) for model, text in override.routers.items()}
 
 
 def _forced(override: OverrideNotice) -> tuple[str, ...]:
@@ -381,7 +383,3 @@ def _steered(override: OverrideNotice) -> list[str]:
         instances = {instance for instance, knobs in override.knobs.items() if knob in knobs}
         found += [name] if "*" in instances else [f"{name}:{instance}" for instance in sorted(instances)]
     return found
-
-
-def _operator_reason(override: OverrideNotice) -> str:
-    return f"{override.author}: {override.reason}" if override.author else override.reason

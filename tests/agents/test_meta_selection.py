@@ -216,6 +216,12 @@ def test_a_decision_is_joined_with_what_happened_and_with_hindsight():
     assert outcomes[0].regret == pytest.approx(0.1)
 
 
+def test_a_replay_that_is_far_from_what_happened_says_nothing_in_hindsight():
+    journal = DecisionJournal(20.0, lambda chosen, _from, _until: Hindsight(best="sjf", best_good=1.0, chosen_good=1.0))
+    said = live(model(Says(Candidate(policy="edf")), journal=journal), 60.0, long={"goodput_rate": 0.6, "ended": 50})
+    assert {(one.good, one.best) for one in said if isinstance(one, DecisionOutcome)} == {(0.6, "")}
+
+
 def test_what_was_replaced_within_its_span_has_no_outcome():
     class Changes(Says):
         def propose(self, situation):

@@ -1,6 +1,6 @@
 """Several overrides at once: what is in force, and what lost."""
 
-from hmas.controller.control.overrides import Conflict, Override, cli_id, conflicts, effective, knobs_for
+from hmas.controller.control.overrides import Conflict, Override, cli_id, conflicts, effective, held_because, knobs_for
 from hmas.controller.core.messages import OverrideNotice
 from hmas.engines.base import Knobs
 
@@ -60,6 +60,17 @@ def test_agreeing_is_no_conflict_and_the_ended_have_no_say():
 def test_overrides_disagree_by_limit_not_by_tenant():
     two = [held("a", tenant_limits={"t": {"max_running": 4, "tokens_per_minute": 60}}), held("b", tenant_limits={"t": {"max_running": 1}})]
     assert conflicts(two, 0.0) == [Conflict("tenants.t.max_running", "b", ("a",))]
+
+
+def test_each_setting_is_said_to_be_held_by_the_override_that_forces_it():
+    free = {"free": {"max_running": 2}}
+    notice = effective(
+        [held("a", policy="edf", tenant_weights={"free": 0.5}), held("b", policy="sjf", knobs={"*": Knobs(n_run=2)}, tenant_limits=free)], 0.0
+    )
+    assert held_because(notice, "policy") == "author of b: b: reason of b"
+    assert held_because(notice, "tenants.free.weight") == "author of a: a: reason of a"
+    assert held_because(notice, "knobs.sim-1.n_run", "knobs.*.n_run") == "author of b: b: reason of b"
+    assert held_because(notice, "engines.sim-1.drain") == ""
 
 
 def test_the_text_of_a_notice_is_bounded():

@@ -120,11 +120,11 @@ class DecisionOutcome(Message, frozen=True, tag="decision_outcome"):
 
     Attributes:
         from_s, until_s: That span.
-        requests: Number of requests that were settled within it.
-        good: Actual share of them that met both targets.
+        requests: Number of requests that ended within it.
+        good: Actual share of those that were settled within it (`LongView.goodput_rate`) that met both targets.
         expected: Share that was forecast when the decision was made, -1 without a replay.
-        best: The candidate that would have done best in hindsight, by replay; empty if unknown. `best_good`: its share of good requests in
-            that replay; `chosen_good`: that of the chosen one.
+        best: The candidate that would have done best in hindsight, by replay; empty if unknown, and where the replay of the chosen one is
+            far from `good`. `best_good`: its share of good requests in that replay; `chosen_good`: that of the chosen one.
     """
 
     sent_s: float

@@ -36,7 +36,14 @@ class ModelReport(Message, frozen=True, tag="model_report"):
 
 
 class OverrideNotice(Message, frozen=True, tag="override"):
-    """The active overrides of operators (admin -> all). An empty notice releases everything. `routers`: by model, `*` for all others."""
+    """The active overrides of operators (admin -> all). An empty notice releases everything.
+
+    Attributes:
+        routers: Router by model, `*` for all others.
+        expires_s: The first time at which any of them expires, 0 for never.
+        author, reason: Of all of them together, cut to a bound. `holders`: both of each override, by its id.
+        held_by: The id of the override that forces a setting, by the setting's path (`Override.settings`).
+    """
 
     sent_s: float
     policy: str = ""
@@ -49,6 +56,8 @@ class OverrideNotice(Message, frozen=True, tag="override"):
     expires_s: float = 0.0
     author: str = ""
     reason: str = ""
+    holders: dict[str, str] = field(default_factory=dict)
+    held_by: dict[str, str] = field(default_factory=dict)
 
 
 Severity = Literal["info", "warning", "error"]
