@@ -17,6 +17,10 @@ WINDOW = 50
 """Requests over which an agent and the default are compared."""
 PROOF_LEAST = 20
 """Requests needed before an answer may count as proven."""
+REST_MOST = 16 * WINDOW
+"""Most requests for which an agent that was set aside again and again stays so: in an overload, losses can swing from window to window."""
+REST_EACH = 0.1
+"""By how many requests each answer that is used shortens that."""
 LOSS_MOST = 10.0
 """A larger loss, or one that is no number, counts as this value."""
 LENGTH_MARGIN, COST_MARGIN = 0.02, 0.05
@@ -44,7 +48,8 @@ class Contest:
     """Paired losses of an agent and of the default on the same requests.
 
     The agent is set aside once it is worse over a full window: by more than the margin and by more than one standard error of the paired
-    difference. It keeps answering and is still scored, and it is used again once it is no worse than the default over a full window.
+    difference. It keeps answering and is still scored, and it is used again once it is no worse than the default over a full window: the
+    next one after the first time, later after each further time, and each answer that is used shortens that again.
 
     Args:
         margin: How much worse still passes, in the unit of the losses.
@@ -55,13 +60,15 @@ class Contest:
         aside: Whether the agent is set aside.
     """
 
-    __slots__ = ("_agent", "_default", "_full", "_judging", "_margin", "aside")
+    __slots__ = ("_agent", "_default", "_full", "_judging", "_margin", "_rest", "_wait", "aside")
 
     def __init__(self, margin: float, *, full: int = WINDOW, judging: bool = True) -> None:
         self.aside = False
         self._judging = judging
         self._margin = margin
         self._full = full
+        # Losses that it has to wait for now, and the next time that it is set aside.
+        self._wait, self._rest = 0.0, 0.0
         self._agent: deque[float] = deque(maxlen=WINDOW)
         self._default: deque[float] = deque(maxlen=WINDOW)
 
@@ -96,17 +103,26 @@ class Contest:
         if not self._judging or len(self._agent) < self._full:
             return False
         worse = self.agent_loss - self.default_loss
-        aside = worse > 0.0 if self.aside else worse > max(self._margin, self._standard_error(worse))
-        changed = aside is not self.aside
-        self.aside = aside
-        return changed
+        if self.aside:
+            self._wait -= 1
+            self.aside = worse > 0.0 or self._wait > 0
+            return not self.aside
+        self._rest = max(0.0, self._rest - REST_EACH)
+        if worse > max(self._margin, self._standard_error(worse)):
+            self._set_aside()
+        return self.aside
 
     def fail(self) -> bool:
         """Sets the agent aside at once, on evidence that needs no average. True if it was not set aside before."""
         before = self.aside
         self.add(LOSS_MOST, 0.0)
-        self.aside = self._judging
+        if self._judging and not self.aside:
+            self._set_aside()
         return self.aside and not before
+
+    def _set_aside(self) -> None:
+        self.aside, self._wait = True, self._rest
+        self._rest = min(REST_MOST, max(WINDOW, 2.0 * self._rest))
 
     def _standard_error(self, mean: float) -> float:
         count = len(self._agent)

@@ -27,6 +27,19 @@ def test_an_agent_is_set_aside_after_a_full_window_and_comes_back_after_another(
     assert not contest.aside
 
 
+def test_one_whose_losses_swing_is_set_aside_less_and_less_often():
+    contest = Contest(0.02)
+
+    def changes(requests: int, period: int = 2 * WINDOW) -> int:
+        return sum(contest.add(0.9 if number % period < WINDOW else 0.1, 0.3) for number in range(requests))
+
+    early, later = changes(20 * WINDOW), changes(20 * WINDOW)
+    assert 2 <= later <= early // 2
+    for _ in range(200 * WINDOW):
+        contest.add(0.1, 0.3)
+    assert changes(2 * WINDOW) == 2, "what has long been good comes back as fast as at first"
+
+
 @given(st.lists(st.floats(0, 1), min_size=WINDOW, max_size=200))
 def test_one_that_says_the_same_as_the_default_is_never_set_aside(losses):
     contest = Contest(0.02)
