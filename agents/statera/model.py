@@ -173,6 +173,8 @@ class StateraModel:
                 station = self.instances[instance.name] = InstanceController(
                     loop, budget=self._budget_law(), guard_factors=guard_factors, tuned=tuned is not None
                 )
+                if restored is not None:
+                    station.why = ("start: goes on from the window of before the restart", *station.why[1:])
                 for completion in self._early:
                     if completion.instance == instance.name:
                         station.learn(completion)
@@ -192,7 +194,7 @@ class StateraModel:
         ceiling = max(1, instance.capacity_n_run)
         if not station.started:
             station.started = True
-            start = f"start: nothing is measured yet; the engine takes {ceiling} at most"
+            start = station.why[0] or f"start: nothing is measured yet; the engine takes {ceiling} at most"
             return self._action(station, instance, view, now_s, (start, "the engine's own", station.guard_factors.account))
         is_due = now_s - station.updated_s >= self._period_s * 0.95
         if is_due:
@@ -280,6 +282,7 @@ class StateraModel:
         """Follows the window while an operator holds it, so that releasing it changes nothing at once. The token budget keeps its law."""
         station.loop.track(instance.n_run)
         station.started = True
+        station.why = ("goes on from the window that an operator held", *station.why[1:])
         followed = "an operator holds the window: followed"
         free = instance.max_token_budget > 0 and _serves(instance) and not is_held(view, instance, "budget")
         if not free or now_s - station.updated_s < self._period_s * 0.95:

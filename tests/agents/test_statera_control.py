@@ -239,8 +239,18 @@ def test_a_window_is_resumed_once():
     model.restored.add(ControlAction(sent_s=0.0, instance="i0", n_run=99))
     found = []
     for now_s, fleet in ((1.0, [instance()]), (2.0, []), (3.0, [instance()])):
-        found += [action.n_run for action in model.observe(short_view(now_s, instances=fleet), now_s)]
-    assert found == [99, 16]
+        found += [(action.n_run, action.reason) for action in model.observe(short_view(now_s, instances=fleet), now_s)]
+    assert found[0] == (99, "start: goes on from the window of before the restart")
+    assert found[1][0] == 16
+    assert "nothing is measured yet" in found[1][1]
+
+
+def test_a_window_that_an_operator_held_is_not_said_to_be_a_start():
+    model = StateraModel(period_s=0.25)
+    model.observe(short_view(0.0), 0.0)
+    model.observe(short_view(5.0, instances=[instance(n_run=16)], forced=["knobs"]), 5.0)
+    (action,) = model.observe(short_view(10.0, instances=[instance(n_run=16, in_flight=0)]), 10.0)
+    assert (action.n_run, action.reason) == (16, "goes on from the window that an operator held")
 
 
 @pytest.mark.parametrize(("met_s", "n_run"), [(119.0, 99), (122.0, 16)])
