@@ -24,27 +24,48 @@ CONNECT_S = 5.0
 KEPT = 1000
 """Events that the gateway keeps."""
 REMEMBERED = 4096
+STEP_S = 10.0
+"""Longest time between two steps of a knob that are shown as one change."""
 
 
 @click.command(epilog=example("hmas events --follow"))
 @click.option("--limit", type=click.IntRange(1, KEPT), default=30, show_default=True, help="How many of the newest to show.")
 @click.option("--follow", "-f", is_flag=True, help="Go on printing what happens, until interrupted.")
+@click.option("--kind", default="", help="Only kinds that begin like this: `knobs`, `override`, `agent.aside`.")
 @click.option("--all", "everything", is_flag=True, help="Read the bus, which has the agents' and the supervisor's events too.")
 @json_option
 @admin_url_option
 @config_option
-def events(*, limit: int, follow: bool, everything: bool, as_json: bool, admin_url: str | None, config_file: str | None) -> None:
-    """Print the newest events, oldest first. With --follow --json: one JSON object per line."""
+def events(*, limit: int, follow: bool, kind: str, everything: bool, as_json: bool, admin_url: str | None, config_file: str | None) -> None:
+    """Print the newest events, oldest first; steps by which an agent moves a knob are one line, except with --json and --all.
+
+    With --follow --json: one JSON object per line.
+    """
     if everything:
-        asyncio.run(_from_bus(read_config(config_file), limit, follow=follow, as_json=as_json))
+        asyncio.run(_from_bus(read_config(config_file), limit, kind, follow=follow, as_json=as_json))
         return
     client = connect(admin_url, config_file)
-    # All that are kept: an older one than those shown is no news later.
-    newest = client.events(KEPT if follow else limit)
-    _print(newest[-limit:], as_json=as_json, lines=follow)
+    newest = client.events(KEPT)
+    found = _of_kind(newest, kind)
+    _print((found if as_json else joined(found))[-limit:], as_json=as_json, lines=follow)
     if follow:
         for event in _news(client, newest):
-            _print([event], as_json=as_json, lines=True)
+            _print(_of_kind([event], kind), as_json=as_json, lines=True)
+
+
+def joined(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The events with the steps of one knob together: a step that goes on from the one before, soon after it, is not shown apart."""
+    found: dict[int, dict[str, Any]] = {}
+    last: dict[tuple[str, str, str], int] = {}
+    for number, event in enumerate(events):
+        key = (event["source"], event["kind"], event["subject"])
+        step = found.get(last.get(key, -1), {}) if event["kind"].startswith("knobs.") else {}
+        more = {}
+        if step and step["after"] == event["before"] and 0.0 <= event["sent_s"] - step["sent_s"] <= STEP_S:
+            more = {"before": step["before"], "steps": step.get("steps", 1) + 1}
+            del found[last[key]]
+        last[key], found[number] = number, event | more
+    return list(found.values())
 
 
 def event_line(event: dict[str, Any]) -> str:
@@ -53,6 +74,7 @@ def event_line(event: dict[str, Any]) -> str:
     change = " -> ".join(part for part in (event.get("before", ""), event.get("after", "")) if part)
     text = f"{clock_words(event['sent_s'])}  {mark}{event['source']}: {event['kind']} {event['subject']}"
     text += f": {change}" if change else ""
+    text += f" in {event['steps']} steps" if "steps" in event else ""
     return text + (f" ({event['reason']})" if event.get("reason") else "")
 
 
@@ -89,7 +111,11 @@ def _identity(event: dict[str, Any]) -> str:
     return json.dumps(event, sort_keys=True)
 
 
-async def _from_bus(config: Config, limit: int, *, follow: bool, as_json: bool) -> None:
+def _of_kind(events: Iterable[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [event for event in events if event["kind"].startswith(kind)]
+
+
+async def _from_bus(config: Config, limit: int, kind: str, *, follow: bool, as_json: bool) -> None:
     bus = RedisBus(config.bus.url or f"unix://{bus_dir(config) / 'r.sock'}", config.bus.key_prefix)
     await bus.start()
     try:
@@ -98,11 +124,13 @@ async def _from_bus(config: Config, limit: int, *, follow: bool, as_json: bool) 
             if time.monotonic() > deadline_s:
                 raise BusError(f"the bus does not answer: {bus.health.detail}; name it with bus.url or HMAS_BUS__URL")
             await asyncio.sleep(0.02)
-        found = [msgspec.to_builtins(message) for message in await bus.latest(EVENTS, limit) if isinstance(message, Event)]
-        _print(found, as_json=as_json, lines=follow)
+        found = [
+            msgspec.to_builtins(message) for message in await bus.latest(EVENTS, KEPT if kind else limit) if isinstance(message, Event)
+        ]
+        _print(_of_kind(found, kind)[-limit:], as_json=as_json, lines=follow)
         if follow:
             async for batch in bus.follow([EVENTS]):
                 news = [msgspec.to_builtins(delivery.message) for delivery in batch if isinstance(delivery.message, Event)]
-                _print(news, as_json=as_json, lines=True)
+                _print(_of_kind(news, kind), as_json=as_json, lines=True)
     finally:
         await bus.close()
