@@ -63,11 +63,9 @@ def test_overrides_disagree_by_limit_not_by_tenant():
 
 
 def test_each_setting_is_said_to_be_held_by_the_override_that_forces_it():
-    free = {"free": {"max_running": 2}}
-    notice = effective(
-        [held("a", policy="edf", tenant_weights={"free": 0.5}), held("b", policy="sjf", knobs={"*": Knobs(n_run=2)}, tenant_limits=free)],
-        0.0,
-    )
+    first = held("a", policy="edf", tenant_weights={"free": 0.5})
+    second = held("b", policy="sjf", knobs={"*": Knobs(n_run=2)}, tenant_limits={"free": {"max_running": 2}})
+    notice = effective([first, second], 0.0)
     assert held_because(notice, "policy") == "author of b: b: reason of b"
     assert held_because(notice, "tenants.free.weight") == "author of a: a: reason of a"
     assert held_because(notice, "knobs.sim-1.n_run", "knobs.*.n_run") == "author of b: b: reason of b"
