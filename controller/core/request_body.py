@@ -42,6 +42,7 @@ class Call:
         path: The path of the request.
         model: The model that the request names.
         stream: Whether the client wants a stream.
+        counted: Whether no text is part of it: a prompt of token ids is counted.
         prompt_tokens: Estimated tokens of messages (with the model's own calls of tools) or prompt, and of tool definitions.
         prompt_chars: Characters of its text, without calls of tools; 0 for prompts given as token ids.
         excerpt: Head and tail of the question (the last user message, or the prompt); see `hmas.controller.core.prompt_texts.Cut`.
@@ -68,6 +69,7 @@ class Call:
     path: str
     model: str
     stream: bool
+    counted: bool
     prompt_tokens: int
     prompt_chars: int
     excerpt: str
@@ -139,7 +141,8 @@ def read_call(path: str, document: dict[str, Any], only_model: str = "", block_s
         path=path,
         model=model,
         stream=_read_bool(document, "stream"),
-        prompt_tokens=max(1, texts.tokens + cut.tokens),
+        counted=not is_chat and not cut.tokens,
+        prompt_tokens=_truncated(document, max(1, texts.tokens + cut.tokens), prompts),
         prompt_chars=texts.chars,
         excerpt=cut.excerpt,
         system=cut.system,
@@ -161,6 +164,12 @@ def read_call(path: str, document: dict[str, Any], only_model: str = "", block_s
         previous_response=previous,
         blocks=() if block_salt is None or prompts > 1 else _read_blocks(document, texts, f"{block_salt}\0{model}\0{tools_text}"),
     )
+
+
+def _truncated(document: dict[str, Any], prompt_tokens: int, prompts: int) -> int:
+    """Tokens of the prompts once the engine has cut each to vLLM's `truncate_prompt_tokens`; one that is no such number is the engine's."""
+    most = document.get("truncate_prompt_tokens")
+    return min(prompt_tokens, most * prompts) if isinstance(most, int) and most > 0 and most is not True else prompt_tokens
 
 
 def _read_blocks(document: dict[str, Any], texts: PromptTexts, salt: str) -> tuple[int, ...]:

@@ -80,7 +80,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         tenant: The tenant that it belongs to.
         model: The model that it names.
         arrival_s: When the gateway had read the whole request.
-        prompt_tokens: Estimated prompt length, 0 or more.
+        prompt_tokens: Estimated prompt length, 0 or more. `counted`: whether it is no estimate, as where a prompt comes as token ids.
         max_output_tokens: The client's own cap on output, None if it set none.
         min_output_tokens: Minimum output that the client requires (`min_tokens`, or `ignore_eos` with a cap), 0 if none.
         declared_slo: SLO that the client declared (limited by its tenant), None if it declared none.
@@ -105,6 +105,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     arrival_s: float
     prompt_tokens: int
+    counted: bool = True
     max_output_tokens: int | None = None
     min_output_tokens: int = 0
     declared_slo: Slo | None = None

@@ -3,7 +3,7 @@
 from hmas.controller.core.types import Estimates, Request
 from hmas.controller.scheduling import refusals as endings
 from hmas.controller.scheduling.admission.quotas import Tenancy
-from hmas.controller.scheduling.instances.kv_fence import least_sequence_tokens
+from hmas.controller.scheduling.instances.kv_fence import certain_tokens
 from hmas.controller.scheduling.queue.backlog import rank_of
 from hmas.controller.scheduling.queue.wait_queue import WaitQueue
 from hmas.controller.scheduling.results import Refusal
@@ -30,9 +30,9 @@ class QueueAdmission:
     def refusal(self, request: Request, estimates: Estimates, now_s: float) -> Refusal | None:
         """The refusal of a request, None if it is admitted; then it is charged to its tenant. O(instances)."""
         instances = self._wait_queue.queues.of(request.model).instances.all
-        tokens = least_sequence_tokens(request)
+        tokens = certain_tokens(request)
         for instance in instances:
-            if instance.fence.fits(tokens):
+            if instance.fence.holds(tokens):
                 break
         else:
             if instances:

@@ -140,8 +140,8 @@ def tenant_queue_full(request: Request, over: OverWaiting, retry_after_s: float)
 
 
 def too_large(request: Request, instances: tuple[Instance, ...]) -> Refusal:
-    """400: the KV tokens that one sequence of the request certainly needs exceed every instance's fence."""
-    largest = max(instance.fence.limit_tokens for instance in instances)
+    """400: the KV tokens that one sequence of the request certainly needs exceed every instance's KV cache."""
+    largest = max(instance.fence.capacity_tokens for instance in instances)
     prompt_tokens = request.prompt_tokens // request.prompts
     output_tokens = least_sequence_tokens(request) - prompt_tokens
     asked = f" and asks for at least {output_tokens} more" if output_tokens > 1 else ""

@@ -154,11 +154,11 @@ def test_each_instance_has_its_own_budget_and_margin():
 @pytest.mark.parametrize(
     ("prompt", "cap", "least", "refused"),
     [
-        (899, None, 0, False),
-        (900, None, 0, True),
+        (999, None, 0, False),
+        (1000, None, 0, True),
         (500, 5000, 0, False),
-        (500, 5000, 400, False),
-        (500, 5000, 401, True),
+        (500, 5000, 500, False),
+        (500, 5000, 501, True),
     ],
 )
 def test_what_is_certain_not_to_fit_is_refused_and_nothing_else(prompt, cap, least, refused):
@@ -168,7 +168,7 @@ def test_what_is_certain_not_to_fit_is_refused_and_nothing_else(prompt, cap, lea
     assert isinstance(answer, Refusal) == refused
     if refused:
         assert (answer.status, answer.code) == (400, "context_length_exceeded")
-        assert "900 tokens of KV cache" in answer.message
+        assert "1000 tokens of KV cache" in answer.message
     else:
         assert len(scheduler.dispatch(0.0)) == 1
 

@@ -251,17 +251,21 @@ async def test_the_window_holds(tmp_path: Path):
     assert most == [3]
 
 
-async def test_a_prompt_beyond_the_fence_is_refused_before_it_is_queued(tmp_path: Path):
+async def test_a_prompt_that_cannot_fit_is_refused_before_it_is_queued_and_one_that_only_looks_so_is_not(tmp_path: Path):
     sim = await start_sim("sim-1")
     engines = [EngineConfig(name="sim-1", url=sim.url, kv_capacity_tokens=100)]
     async with running(tmp_path, sims=[sim], engines_config=engines) as rig:
-        answer = await rig.post(chat("word " * 400))
+        answer = await rig.post(chat("word " * 500))
         small = await rig.post(chat("word"))
         ended = await outcomes(rig)
         refusal = next(item for item in await rig.completions() if item.outcome is OutcomeKind.REJECTED)
+        looks_long = await rig.post(chat("word " * 300))
+        counted = [await rig.post({"model": MODEL, "prompt": [5] * size, "max_tokens": 1}, "/v1/completions") for size in (99, 100)]
     assert (answer.status, answer.error["code"]) == (400, "context_length_exceeded")
     assert "retry-after" not in answer.headers, "it will never fit"
     assert small.status == 200
+    assert looks_long.status == 200, "the length of a text is an estimate: the engine decides"
+    assert [one.status for one in counted] == [200, 400]
     assert ended == {"rejected": 1, "completed": 1}
     assert refusal.status == 400
     assert refusal.queue_ms == -1

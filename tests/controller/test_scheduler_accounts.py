@@ -184,7 +184,7 @@ def test_ceilings_and_kv_size_come_from_the_engine_where_it_states_them():
     made.observe(EngineSnapshot(engine="i0", taken_s=2.0, healthy=True, max_num_seqs=8, max_num_seqs_ceiling=64))
     view = made.snapshot(2.0, "g").instances[0]
     assert (view.n_run, view.capacity_n_run) == (5, 64)
-    answer = made.submit(request(0, prompt=600), believed(), 2.0)
+    answer = made.submit(request(0, prompt=1000), believed(), 2.0)
     assert isinstance(answer, Refusal)
     assert answer.code == "context_length_exceeded"
 

@@ -28,6 +28,21 @@ def test_near_the_truth(text, low, high):
     assert low <= estimate_tokens(text) <= high
 
 
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("=" * 7000, 111),
+        ("\n".join(f"tests/test_{number}.py {'.' * 70} [ {number}%]" for number in range(24)), 507),
+        ("| name | value |\n|------------------------|------------------------|\n" * 30, 360),
+        ("=====  =====  ======\n A     B     A and B\n=====  =====  ======\n" * 20, 560),
+        (("Some text here.\n\n" + "*" * 40 + "\n\n") * 20, 199),
+    ],
+)
+def test_a_run_of_one_sign_is_few_tokens(text, tokens):
+    """The truth is that of SmolLM2's tokenizer."""
+    assert tokens / 2 <= estimate_tokens(text) <= 2 * tokens
+
+
 def test_edges():
     assert estimate_tokens("") == 0
     assert estimate_tokens(" ") == 1

@@ -134,6 +134,7 @@ class CompletionHandler:
                 model=call.model,
                 arrival_s=arrival_s,
                 prompt_tokens=call.prompt_tokens,
+                counted=call.counted,
                 max_output_tokens=call.max_output_tokens,
                 min_output_tokens=call.min_output_tokens,
                 has_tools=call.has_tools,

@@ -31,22 +31,33 @@ def upper_tokens(entry: QueueEntry, bounds: Sequence[LengthBound]) -> int:
     return request.prompt_tokens + math.ceil(upper_output(request, estimates, bounds if estimates.proven else ()))
 
 
+ESTIMATED_OVER = 4
+"""How many times longer than it is a text may look (`hmas.engines.tokens`). Texts of runs of one sign look twice as long."""
+
+
 def least_tokens(request: Request) -> int:
-    """KV tokens that a request certainly takes: its prompts and the client's minimum output, at least one token per sequence."""
+    """KV tokens that a request takes at least: its prompts and the client's minimum output, at least one token per sequence."""
     return request.prompt_tokens + max(request.sequences, request.min_output_tokens)
 
 
 def least_sequence_tokens(request: Request) -> int:
-    """KV tokens that one sequence of a request certainly takes. An engine computes sequences that do not fit together one after another."""
+    """The same of one sequence of a request. An engine computes sequences that do not fit together one after another."""
     return request.prompt_tokens // request.prompts + max(1, request.min_output_tokens // request.sequences)
+
+
+def certain_tokens(request: Request) -> int:
+    """KV tokens that one sequence of a request takes however wrong the estimate of its prompt is."""
+    prompt_tokens = request.prompt_tokens // request.prompts
+    least = max(1, request.min_output_tokens // request.sequences)
+    return (prompt_tokens if request.counted else prompt_tokens // ESTIMATED_OVER) + least
 
 
 class Fence:
     """The account of Eq. 2 for one instance: sum of m_KV(l_upper) over the requests in flight <= M_cap (1 - delta_frag).
 
     If the upper bound of one request alone exceeds the limit, it commits the limit instead: it waits until it has the instance to itself.
-    So an estimate that is too high delays a request but never locks it out. The caller has to refuse a request that can never fit (`fits`
-    is false).
+    So an estimate that is too high delays a request but never locks it out. The caller has to refuse a request that can never fit
+    (`holds` is false).
 
     The engine's own report corrects the account (`measured`): the difference between the use that it reports and what the requests in
     flight hold by our count is added to the bookings. Then the bookings are the engine's own figure plus what the requests in flight may
@@ -113,8 +124,12 @@ class Fence:
             if own > held:
                 self._hold(request_id, own, held)
 
+    def holds(self, tokens: int) -> bool:
+        """Whether the cache can hold a request of `tokens` KV tokens at all, with nothing beside it and no margin."""
+        return self._capacity_tokens == 0 or tokens <= self._capacity_tokens
+
     def fits(self, tokens: int) -> bool:
-        """Whether a request of `tokens` KV tokens fits at all, on an empty instance."""
+        """Whether a request of `tokens` KV tokens fits on an empty instance with the margin."""
         return self._capacity_tokens == 0 or tokens * self._bytes_per_token <= self._limit
 
     def admits(self, tokens: int) -> bool:
