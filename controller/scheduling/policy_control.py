@@ -272,7 +272,8 @@ class PolicyControl:
         instance = self._instance(snapshot.engine)
         if not snapshot.healthy and instance.engine is not None and instance.engine.healthy:
             self._planner.routers.left(instance.name)
-        instance.observe(snapshot)
+        if instance.observe(snapshot):
+            self._wait_queue.forgive(instance.name)
         if not snapshot.healthy:
             self._binding.changed(instance.name)
 

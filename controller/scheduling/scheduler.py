@@ -216,7 +216,7 @@ class Scheduler(SchedulerReports):
             run.instance.progress(run, tokens, now_s)
 
     def retry(self, request_id: str, now_s: float, *, unread: bool = False) -> bool:
-        """Returns a running request that its instance failed to its old place in the queue; it does not go to that instance again.
+        """Returns a running request that its instance failed to its old place in the queue; it goes there again only after an outage.
 
         Returns False, and changes nothing, if it does not run, has produced tokens, was sent twice, or no other instance can take it.
 

@@ -1,10 +1,13 @@
 """A request is sent twice at most, whatever engines do with their connections, and the second time is in the books."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 from bad_engines import BadEngine, ClosingEngine, before, metric
-from gateway_kit import MODEL, Rig, chat
+from gateway_kit import MODEL, Rig, chat, eventually
+
+from hmas.controller.config.schema import SchedulerConfig
 
 
 async def explained(rig: Rig, request_id: str) -> list[tuple[str, bool]]:
@@ -62,3 +65,22 @@ async def test_embeddings_are_sent_twice_at_most_too(tmp_path: Path, engines: in
         assert await metric(rig, "hmas_passthrough_retries_total") == 1.0
     assert answer.status == 502
     assert [engine.posts for engine in closing] == ([2] if engines == 1 else [1, 1])
+
+
+async def test_a_second_try_waits_out_a_lost_connection_of_the_other_engine(tmp_path: Path):
+    closing, busy = ClosingEngine(), BadEngine()
+    busy.hung = True
+    async with before(tmp_path, closing, busy, scheduler=SchedulerConfig(policy="fcfs", n_run=1)) as rig:
+        rig.gateway.scheduler.set_draining("a", draining=True)
+        first = asyncio.create_task(rig.post(chat(tokens=1)))
+        await eventually(lambda: busy.running)
+        rig.gateway.scheduler.set_draining("a", draining=False)
+        waiting = asyncio.create_task(rig.post(chat(tokens=1)))
+        await eventually(lambda: closing.posts and rig.gateway.scheduler.queued)
+        rig.gateway.fleet.mark_down("b", "a connection broke")
+        rig.gateway.manager.give_up_stranded()
+        busy.release()
+        answers = [await first, await waiting]
+        assert rig.balanced()
+    assert [answer.status for answer in answers] == [200, 200]
+    assert (closing.posts, busy.posts) == (1, 2)

@@ -225,6 +225,23 @@ def test_a_retried_request_stands_where_it_stood_and_excludes_its_instance():
     assert (again.entry, again.instance) == (first.entry, second.instance)
 
 
+@pytest.mark.parametrize(("away_s", "forgiven"), [(0.1, False), (30.0, True)])
+def test_an_instance_that_is_back_after_an_outage_takes_what_it_failed_once_more(away_s, forgiven):
+    made = build([spec("a"), spec("b")], n_run=1)
+    for name in "ab":
+        made.observe(EngineSnapshot(engine=name, taken_s=0.0, healthy=True))
+    for number in range(2):
+        made.submit(request(number), believed(), 0.0)
+    failed, _ = made.dispatch(0.0)
+    for at_s in (0.5, 0.5 + away_s / 2):
+        made.observe(EngineSnapshot(engine=failed.instance, taken_s=at_s, healthy=False))
+    assert made.retry(failed.entry.request.id, 0.5)
+    made.observe(EngineSnapshot(engine=failed.instance, taken_s=0.5 + away_s, healthy=True))
+    again = made.dispatch(0.5 + away_s)
+    assert [one.instance for one in again] == [failed.instance] * forgiven, "after a shorter gap it may fail the same request at once"
+    assert not forgiven or not made.retry(failed.entry.request.id, 31.0), "there is no third try"
+
+
 def test_no_retry_after_the_first_token_or_with_nowhere_else_to_go():
     made = build([spec("a"), spec("b")])
     made.submit(request(0), believed(), 0.0)

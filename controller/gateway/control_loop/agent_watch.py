@@ -91,7 +91,7 @@ class AgentWatch:
     def dispatched(self, dispatch: Dispatch, scheduler: Scheduler, answers: Answers | None, now_s: float) -> None:
         """Scores the agents after a dispatch; the scheduler already counts the request as in flight."""
         name = dispatch.instance
-        if answers is not None and not dispatch.entry.tried:
+        if answers is not None and not dispatch.entry.resent:
             self._on_defaults.count(now_s, asked=answers.asked, features=answers.forecast is not None, cost=answers.cost is not None)
         for proposal in self._control.proposals(name):
             relieved = (dispatch.relieved == WINDOW and proposal.sets_window) or (dispatch.relieved == GUARD and proposal.tightens_guard)

@@ -17,7 +17,7 @@ from hmas.controller.core.notices import notice_of, session_digest
 from hmas.controller.core.types import Estimates, OutcomeKind
 from hmas.controller.gateway.control_loop.agent_watch import AgentWatch, Answers
 from hmas.controller.gateway.errors import ApiError
-from hmas.controller.gateway.instances.monitor import Fleet
+from hmas.controller.gateway.instances.monitor import ACCEPT_GRACE_S, Fleet
 from hmas.controller.gateway.instances.stall import patience_s
 from hmas.controller.gateway.requests.active_request import ActiveRequest, Ending
 from hmas.controller.gateway.requests.response_headers import ratelimit_headers, response_headers
@@ -201,14 +201,15 @@ class RequestManager:
         """Ends a bounded number of waiting requests that no instance can take any more; True while there are more.
 
         These are requests that have lost the only instances which may still serve them (after a failed try, or because one instance keeps
-        the response that they continue), and requests without any running instance for longer than the grace period.
+        the response that they continue) for longer than `ACCEPT_GRACE_S`, and requests without any running instance for longer than
+        `STRANDED_AFTER_S`.
         """
         stranded: list[ActiveRequest] = []
         for live in islice(self._retried.values(), STRANDED_LOOKED):
             entry = live.entry
             if len(stranded) >= STRANDED_AT_ONCE or entry is None:
                 continue
-            if self._fleet.down_for_s(live.request.model, entry.tried, only=entry.only) > 0.0:
+            if self._fleet.down_for_s(live.request.model, entry.tried, only=entry.only) > ACCEPT_GRACE_S:
                 stranded.append(live)
         for head in self._scheduler.heads():
             room = STRANDED_AT_ONCE - len(stranded)

@@ -244,12 +244,13 @@ class Instance:
             self.routing_window = float(self.n_run)
         self._turn()
 
-    def observe(self, snapshot: EngineSnapshot) -> None:
-        """Reads the engine's report: health, KV size if none is configured, and the ceilings of its knobs.
+    def observe(self, snapshot: EngineSnapshot) -> bool:
+        """Reads the engine's report: health, KV size if none is set, and the ceilings of its knobs. True if it is back from an outage.
 
         If an engine reports only the active values, the highest reported so far counts as the ceiling: a knob that was turned down does not
         lower it.
         """
+        returns = self.recovery.returns(snapshot.taken_s, healthy=snapshot.healthy)
         if self.engine is not None and snapshot.healthy and not self.engine.healthy and not self.recovery.probed:
             self.recovery.begin(self.in_flight)
         self.recovery.seen(snapshot.taken_s)
@@ -267,6 +268,7 @@ class Instance:
             self.preemptions.counted(snapshot.preemptions_total)
         room.correct_fence(self, snapshot)
         self._turn()
+        return returns
 
     def start(
         self, entry: QueueEntry, tokens: int, policy: str, now_s: float, *, late: bool = False, cached_tokens: int | None = None

@@ -6,6 +6,8 @@ FIRST = 4
 """Requests that it gets before it has answered any."""
 LONGEST_S = 10.0
 """How long the limit holds at most: an instance may answer nothing for long and still be well, as with long answers in one piece."""
+OUTAGE_S = 2.0
+"""An engine that has not answered for so long was away; a shorter gap may be one lost connection, or one request that it cannot serve."""
 
 
 class Recovery:
@@ -19,11 +21,12 @@ class Recovery:
         limit: Most requests in flight; infinite without a limit.
     """
 
-    __slots__ = ("_growing", "_since_s", "limit")
+    __slots__ = ("_down_s", "_growing", "_since_s", "limit")
 
     def __init__(self) -> None:
         self.limit = math.inf
         self._growing = False
+        self._down_s = math.inf
         self._since_s: float | None = None
 
     @property
@@ -47,6 +50,12 @@ class Recovery:
         if self.limit >= window:
             self._end()
         return True
+
+    def returns(self, now_s: float, *, healthy: bool) -> bool:
+        """Its engine has been read at `now_s`. Returns whether it is back after an outage."""
+        down_s = self._down_s
+        self._down_s = math.inf if healthy else min(down_s, now_s)
+        return healthy and now_s - down_s > OUTAGE_S
 
     def seen(self, now_s: float) -> None:
         """Its engine has answered a reading at `now_s`."""

@@ -23,7 +23,7 @@ class QueueEntry:
         weight: The tenant's weight for fair policies.
         bound: The instance that it was bound to at its arrival, empty if it waits for whichever comes first.
         only: The only instance that may take it, because no other one has what it continues; empty for any.
-        tried: Instances that have already failed this request and do not get it again.
+        tried: Instances that have already failed this request and do not get it again, unless they are back after an outage.
         resent: Whether it is sent a second time, and so no third time.
         skipped: How often other requests passed it while it was held back.
         held: How often a planning pass held it back, by reason; None before the first time.

@@ -113,6 +113,11 @@ class WaitQueue:
         self._split.learn(entry.estimates.total_ms)
         self._count_long(waiting)
 
+    def forgive(self, instance: str) -> None:
+        """Lets an instance that is back after an outage take the requests that it failed before. O(n)."""
+        for waiting in self._waiting.values():
+            waiting.entry.tried -= {instance}
+
     def revise(self, request_id: str, estimates: Estimates, now_s: float) -> bool:
         """Gives a waiting request new estimates and the place that follows from them. False if it does not wait."""
         waiting = self._waiting.get(request_id)
