@@ -4,12 +4,15 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from gateway_kit import Answer, Rig, chat, eventually, running
+from gateway_kit import MODEL, Answer, Rig, chat, eventually, running, start_sim
+from typing_kit import known
 
 from hmas.controller.config.schema import SchedulerConfig
 from hmas.controller.gateway.instances import circuit_breaker
 from hmas.controller.gateway.instances.circuit_breaker import FAILURES
 from hmas.controller.gateway.requests import manager
+from hmas.engines.errors import EngineUnavailable
+from hmas.engines.openai import OpenAIEngine
 
 
 async def drain(rig: Rig, name: str) -> None:
@@ -63,3 +66,23 @@ async def test_it_is_not_ready_while_the_only_circuit_is_open_and_ready_for_the_
         breaker.until_s = 0.0
         await eventually(lambda: breaker.state == "half-open")
         assert (await rig.get("/ready")).status == 200, "without requests the circuit would stay half open"
+
+
+async def test_an_engine_gets_no_requests_until_its_models_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    readable: list[bool] = []
+    get = OpenAIEngine.get
+
+    async def fails(self: OpenAIEngine, path: str) -> tuple[int, bytes]:
+        if self.name == "sim-2" and path == "/v1/models" and not readable:
+            raise EngineUnavailable("no answer in time")
+        return await get(self, path)
+
+    monkeypatch.setattr(OpenAIEngine, "get", fails)
+    async with running(tmp_path, sims=[await start_sim("sim-1"), await start_sim("sim-2", model="another")]) as rig:
+        fleet = rig.gateway.fleet
+        assert known(fleet.instances["sim-2"].snapshot).detail == "its models cannot be read"
+        assert [one.name for one in fleet.candidates(MODEL)] == ["sim-1"]
+        assert [(await rig.post(chat() | {"model": model})).status for model in (MODEL, "another", "mistyped")] == [200, 404, 404]
+        readable.append(True)
+        await eventually(lambda: fleet.instances["sim-2"].healthy)
+        assert (await rig.post(chat() | {"model": "another"})).headers["x-hmas-instance"] == "sim-2"

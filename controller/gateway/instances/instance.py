@@ -23,7 +23,7 @@ class Instance:
         snapshot: The last reading, None before the first.
         down_since_s: Since when it does not answer; None while it does.
         models: The models it serves; None if it does not report them, and then any model may be tried.
-        known: Whether it has ever answered; before that nothing is known of its models.
+        known: Whether it has ever answered to `/v1/models`; before that nothing is known of its models, and it gets no requests.
         entries: Its entries of `/v1/models`, passed on as they are.
         context: Most tokens of one sequence, prompt and output, by model, for the models that report it.
         ceiling: The most it can take.
@@ -85,6 +85,20 @@ class Instance:
         if self.draining:
             return "it is being drained"
         return "its window is 0" if self.wanted is not None and self.wanted.n_run < 1 else ""
+
+    def ceiling_by(self, snapshot: EngineSnapshot) -> Ceiling:
+        """Its ceiling after a reading."""
+        if not snapshot.healthy:
+            return self.ceiling
+        live = self.engine.capabilities.live_knobs
+        n_run = snapshot.max_num_seqs_ceiling
+        budget = snapshot.max_num_batched_tokens_ceiling
+        # If a knob cannot be changed live, its active value is the ceiling.
+        if n_run is None and "n_run" not in live:
+            n_run = snapshot.max_num_seqs
+        if budget is None and "token_budget" not in live:
+            budget = snapshot.max_num_batched_tokens
+        return Ceiling(n_run or self.config.n_run_max, budget or 0)
 
     def serves(self, model: str) -> bool:
         """Whether it may get a request for this model."""

@@ -270,9 +270,12 @@ class Fleet:
     async def poll(self, instance: Instance) -> None:
         """Reads an instance once, and sets its knobs."""
         snapshot = await instance.engine.snapshot(self._clock.now_s())
-        instance.answers = snapshot.healthy
         if snapshot.healthy and self._clock.now_s() - instance.models_read_s > MODELS_EVERY_S:
             await self._read_models(instance)
+            if not instance.known:
+                # Requests for the models of other engines would go to it.
+                snapshot = msgspec.structs.replace(snapshot, healthy=False, detail="its models cannot be read")
+        instance.answers = snapshot.healthy
         self._watch_stall(instance, snapshot)
         self._record(instance, snapshot)
         self._give_up(instance, snapshot)
@@ -324,32 +327,21 @@ class Fleet:
                 reason=snapshot.detail,
                 severity="info" if snapshot.healthy else "warning",
             )
-        ceiling = self._ceiling(instance, snapshot)
+        ceiling = instance.ceiling_by(snapshot)
         changed = ceiling != instance.ceiling
         instance.ceiling = ceiling
         self.on_snapshot(snapshot)
         if changed:
             self.on_ceiling()
 
-    def _ceiling(self, instance: Instance, snapshot: EngineSnapshot) -> Ceiling:
-        if not snapshot.healthy:
-            return instance.ceiling
-        live = instance.engine.capabilities.live_knobs
-        n_run = snapshot.max_num_seqs_ceiling
-        budget = snapshot.max_num_batched_tokens_ceiling
-        # If a knob cannot be changed live, its active value is the ceiling.
-        if n_run is None and "n_run" not in live:
-            n_run = snapshot.max_num_seqs
-        if budget is None and "token_budget" not in live:
-            budget = snapshot.max_num_batched_tokens
-        return Ceiling(n_run or instance.config.n_run_max, budget or 0)
-
     async def _read_models(self, instance: Instance) -> None:
-        instance.models_read_s, instance.known = self._clock.now_s(), True
         try:
             status, body = await instance.engine.get("/v1/models")
         except EngineError:
+            if instance.known:
+                instance.models_read_s = self._clock.now_s()
             return
+        instance.models_read_s, instance.known = self._clock.now_s(), True
         if status != 200:
             # What is known stays: where nothing is, as with a server that has no such path, it may serve any model.
             return
