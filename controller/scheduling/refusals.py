@@ -72,6 +72,13 @@ def ended_running(run: Running, kind: OutcomeKind, now_s: float, output_tokens: 
     )
 
 
+def charged_tokens(ended: Ended) -> int:
+    """What the quota of its tenant pays for a request that was in flight: nothing if an engine refused it, or failed before it answered."""
+    if ended.kind in (OutcomeKind.REJECTED, OutcomeKind.FAILED) and ended.ttft_ms < 0.0 and not ended.output_tokens:
+        return 0
+    return ended.entry.request.prompt_tokens + ended.output_tokens
+
+
 def completion_of(ended: Ended, now_s: float) -> Completion:
     """The telemetry of one ended request, as far as the scheduler knows it."""
     request, believed, latest = ended.entry.request, ended.predicted, ended.entry.estimates

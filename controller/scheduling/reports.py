@@ -37,6 +37,11 @@ class SchedulerReports(PolicyControl):
         """
         return is_half_empty(self._instance(instance), now_s)
 
+    @property
+    def cost_threshold(self) -> float:
+        """The cost above which requests are put behind others (see `ModelQueues`). O(groups)."""
+        return self._wait_queue.queues.cost_threshold
+
     def heads(self) -> list[QueueEntry]:
         """Of each group of requests that the same instances serve, the oldest one that is bound to none of them. O(groups)."""
         return [group.first.entry for group in self._wait_queue.queues.central if group.first is not None]

@@ -282,7 +282,7 @@ class Scheduler(SchedulerReports):
             if ended.kind is OutcomeKind.COMPLETED and run.expectation is not None and request.sequences == 1:
                 run.instance.pace.foresight.ended(run.expectation, ended.tpot_ms, ended.output_tokens)
             self.tenancy.stopped(request)
-            self.tenancy.settle(request, request.prompt_tokens + ended.output_tokens, now_s)
+            self.tenancy.settle(request, endings.charged_tokens(ended), now_s)
             self._wait_queue.queues.holding(run.entry).finished(run.entry, ended.output_tokens, now_s)
             return ended
         entry = None if kind is OutcomeKind.COMPLETED else self._wait_queue.remove(request_id)
@@ -310,11 +310,6 @@ class Scheduler(SchedulerReports):
     def held_while_idle_s(self) -> Mapping[str, float]:
         """Seconds for which requests waited beside an instance with spare capacity, by reason, since the start."""
         return self._idle_holds.seconds
-
-    @property
-    def cost_threshold(self) -> float:
-        """The cost above which requests are put behind others (see `ModelQueues`). O(groups)."""
-        return self._wait_queue.queues.cost_threshold
 
     def glance(self, model: str) -> tuple[int, int, int, int]:
         """Waiting requests, dispatches, and how often, for `model`, all windows were full or no engine was available. O(1).

@@ -134,6 +134,26 @@ def test_requests_per_minute_count_what_was_taken_in_whatever_became_of_it():
     assert not isinstance(made.submit(request(2), believed(), 30.1), Refusal)
 
 
+@pytest.mark.parametrize(
+    ("kind", "begun", "left"),
+    [
+        (OutcomeKind.REJECTED, False, 6000),
+        (OutcomeKind.FAILED, False, 6000),
+        (OutcomeKind.FAILED, True, 4999),
+        (OutcomeKind.CANCELLED, False, 5000),
+        (OutcomeKind.TIMED_OUT, False, 5000),
+    ],
+)
+def test_what_an_engine_refuses_or_fails_before_it_answers_is_charged_nothing(kind, begun, left):
+    made = build(limits(tokens_per_minute=6000))
+    made.submit(request(0, prompt=1000), believed(), 0.0)
+    (sent,) = made.dispatch(0.0)
+    if begun:
+        made.progress(sent.entry.request.id, 1, 0.0)
+    made.end(sent.entry.request.id, kind, 0.0)
+    assert made.rates("a", 0.0)["tokens"].remaining == left
+
+
 def test_a_full_queue_charges_nothing():
     made = build(limits(tokens_per_minute=6000, requests_per_minute=100), n_run=1, queue_limit=1)
     made.submit(request(0), believed(), 0.0)
