@@ -135,8 +135,8 @@ class RequestTraces(Observer):
         """See `Observer.received`."""
         if not self.kept:
             return
-        # What it looks up of engines' caches is of no use later, and large.
-        kept = request if request.cached is None else replace(request, cached=None)
+        # What it looks up of engines' caches, and its blocks, are of no use later, and large.
+        kept = replace(request, cached=None, blocks=()) if request.blocks or request.cached is not None else request
         trace = RequestTrace(kept, client_request_id, declared, self.queue(request.model, request.arrival_s))
         trace.estimates.append((request.arrival_s, estimates))
         self._by_id[request.id] = trace
@@ -192,8 +192,9 @@ class RequestTraces(Observer):
         trace = self._by_id.get(completion.request_id)
         if trace is not None:
             trace.completion = completion
-            if trace.entry is not None and trace.entry.estimates.alone:
-                trace.entry = dataclasses.replace(trace.entry, estimates=_brief(trace.entry.estimates))
+            entry = trace.entry
+            if entry is not None and (entry.estimates.alone or entry.request is not trace.request):
+                trace.entry = dataclasses.replace(entry, request=trace.request, estimates=_brief(entry.estimates))
             self._ended.append(trace)
             self._forget(completion.sent_s)
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
+from unittest import mock
 
 import msgspec
 import orjson
@@ -17,7 +18,7 @@ from hmas.controller.config.section import GatewayConfig
 from hmas.controller.control.estimates import Declared
 from hmas.controller.control.resolve import Configured, Directives, Received, resolve
 from hmas.controller.core.messages import Completion, MetaDecision, OverrideNotice, RequestCost, RequestFeatures
-from hmas.controller.core.types import Estimates, OutcomeKind, Request, Slo
+from hmas.controller.core.types import EngineCached, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.observability.request_report import trace_report
 from hmas.controller.observability.request_trace import RequestTraces
 from hmas.controller.routing.registry import make_router
@@ -283,6 +284,20 @@ def test_where_the_router_goes_by_predictions_the_one_for_the_chosen_instance_is
     assert trace.estimates[-1][1].alone == {}
     assert len(entry.estimates.alone) == 2
     assert "alone" not in told["estimates"][-1]
+
+
+def test_a_trace_keeps_no_blocks_of_the_prompt_and_nothing_that_engines_have_cached():
+    traces = traces_of("robust-edf")
+    cached = mock.Mock(EngineCached)
+    request = Request(id="r1", tenant="t", model="m", arrival_s=1000.0, prompt_tokens=500, blocks=(1, 2, 3), cached=cached)
+    estimates = Estimates(slo=Slo(ttft_ms=1000.0, tpot_ms=50.0))
+    entry = QueueEntry(request, estimates, 1)
+    traces.received(request, "r1", Declared(), {}, estimates)
+    traces.queued(entry)
+    traces.ended(ended("r1"))
+    trace = known(traces.find("r1"))
+    assert [(one.blocks, one.cached) for one in (trace.request, known(trace.entry).request)] == [((), None)] * 2
+    assert (entry.request.blocks, entry.request.cached) == ((1, 2, 3), cached), "the scheduler's own entry stays as it is"
 
 
 def test_another_reason_for_the_same_policy_is_no_change():
