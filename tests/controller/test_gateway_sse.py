@@ -107,6 +107,36 @@ def test_further_empty_lines_between_events_mean_nothing(line_end: bytes, texts:
     assert scanner.complete, "an empty line that is held back is no half event"
 
 
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+@pytest.mark.parametrize("gaps", [(b"\n\n", b"\r\n\r\n"), (b"\r\n\r\n", b"\n\n"), (b"\n\r\n", b"\n\n")])
+def test_comments_and_events_may_end_in_different_ways(gaps: tuple[bytes, bytes], size: int):
+    of_events, of_comments = gaps
+    events = [event(delta(text), gap=of_events) for text in ("a", "b", "c d")] + [event(delta("", finish="stop"), gap=of_events)]
+    data = b"".join(one + b": ping" + of_comments for one in events) + b"data: [DONE]" + of_events
+    scanner = EventScanner()
+    assert b"".join(scanner.feed(data[at : at + size]) for at in range(0, len(data), size)) == data
+    assert (scanner.tokens, scanner.done, scanner.complete) == (3, True, True)
+
+
+def test_a_stream_of_several_answers_is_complete_once_each_is_finished():
+    def of(index: int, content: str | None = None, finish: str | None = None) -> bytes:
+        document = delta(content, finish=finish)
+        document["choices"][0]["index"] = index
+        return event(document)
+
+    scanner = EventScanner()
+    for piece, complete in (
+        (of(0, "a") + of(1, "b"), False),
+        (of(0, "c", "stop"), False),
+        (of(1, "d") + of(0, "") + of(1, "e"), False),
+        (of(1, finish="length"), True),
+        (event({"choices": [], "usage": {"completion_tokens": 5}}), True),
+    ):
+        scanner.feed(piece)
+        assert scanner.complete == complete
+    assert scanner.tokens == 5
+
+
 def test_half_an_event_is_held_back():
     scanner = EventScanner()
     first = event(delta("a"))

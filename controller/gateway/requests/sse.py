@@ -15,6 +15,11 @@ MAX_OPENING_BYTES = 32 << 20
 ABORTED = "abort"
 """Finish reason of vLLM, SGLang and the embedded engine for a request that was aborted on demand."""
 FIELDS = (b"data:", b":", b"event:", b"id:", b"retry:")
+ENDS = (b"\n\n", b"\n\r\n")
+"""What an event ends with: an empty line. One stream may mix both ends of lines, for example where a proxy adds comments."""
+END = re.compile(rb"\n\r?\n")
+INDEX_MOST = 65_536
+"""Indexes of choices from this one on count as the first one's."""
 NOT_PLAIN = re.compile(rb'["\\\n]')
 """Characters that a JSON text without escapes does not contain."""
 
@@ -33,8 +38,8 @@ class EventScanner:
     Attributes:
         tokens: Events with content so far. The scheduler corrects the count where an engine puts several tokens into an event.
         done: Whether `[DONE]` has been seen.
-        finished: Whether a finish reason has been seen.
-        aborted: Whether that reason was the engine's own `abort`.
+        finished: Whether each choice that has been seen has given its finish reason.
+        aborted: Whether one of them was the engine's own `abort`.
         error: The engine's own error event, None if there was none.
         events: Events so far, as far as they are counted: 0 for APIs whose error events have no number.
         response_id: The id under which the engine may keep the answer, empty if there is none.
@@ -44,6 +49,7 @@ class EventScanner:
         "_before",
         "_behind",
         "_between",
+        "_choices",
         "_frame",
         "_gap",
         "_held",
@@ -68,7 +74,9 @@ class EventScanner:
         self.response_id = ""
         self._held = b""
         self._opened = False
+        # The end of the last event; and of each choice, by its index, whether it is finished.
         self._gap = b"\n\n"
+        self._choices: dict[int, bool] = {}
         self._usage: dict[str, Any] | None = None
         self._before = self._behind = self._between = b""
         # Length of the bytes around a token; longer than any chunk until it is known.
@@ -97,7 +105,7 @@ class EventScanner:
         if self._is_plain(chunk, 0, len(chunk)):
             self.tokens += 1
             return chunk
-        if not chunk.endswith(self._gap):
+        if not chunk.endswith(ENDS):
             chunk = self._cut(chunk)
             if not chunk:
                 return b""
@@ -106,7 +114,7 @@ class EventScanner:
 
     def _count(self, block: bytes) -> None:
         """Counts the tokens of whole events."""
-        gap, start, in_one = self._gap, 0, True
+        start, in_one = 0, True
         while start < len(block):
             if block[start] in b"\r\n":
                 # A further empty line between two events means nothing.
@@ -116,11 +124,14 @@ class EventScanner:
                 # Once per block, so that no block is scanned more than twice.
                 block, start, in_one = self._count_run(block[start:]), 0, False
                 continue
-            end = block.index(gap, start) + len(gap)
+            found = END.search(block, start)
+            assert found is not None, "a block ends with an end"
+            end = found.end()
             if self._is_plain(block, start, end):
                 self.tokens += 1
             else:
-                self._look(block[start : end - len(gap)])
+                self._gap = block[found.start() : end]
+                self._look(block[start : found.start()])
             start = end
 
     def _count_run(self, block: bytes) -> bytes:
@@ -149,11 +160,7 @@ class EventScanner:
         )
 
     def _cut(self, chunk: bytes) -> bytes:
-        end = chunk.rfind(self._gap)
-        if end < 0 and self._gap == b"\n\n" and b"\r\n\r\n" in chunk:
-            self._gap = b"\r\n\r\n"
-            end = chunk.rfind(self._gap)
-        cut = end + len(self._gap) if end >= 0 else 0
+        cut = max([at + len(end) for end in ENDS if (at := chunk.rfind(end)) >= 0], default=0)
         self._held = chunk[cut:]
         if len(self._held) > MAX_EVENT_BYTES:
             raise EngineProtocolError(f"the engine sent an event of more than {MAX_EVENT_BYTES} bytes without an end")
@@ -207,10 +214,12 @@ class EventScanner:
         choices = document.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict):
-                reason = choice.get("finish_reason")
-                self.finished = self.finished or reason is not None
+                reason, index = choice.get("finish_reason"), choice.get("index")
+                at = index if isinstance(index, int) and 0 <= index < INDEX_MOST else 0
+                self._choices[at] = self._choices.get(at, False) or reason is not None
                 self.aborted = self.aborted or reason == ABORTED
                 self.tokens += _has_content(choice)
+        self.finished = bool(self._choices) and all(self._choices.values())
 
 
 class NamedEventScanner(EventScanner):
@@ -309,9 +318,9 @@ def excerpt(data: bytes, limit: int = 80) -> str:
 
 
 def _only_text(document: dict[str, Any]) -> str:
-    """The only text of the only choice of a document, empty if there is not exactly one."""
+    """The only text of the only choice of a document, empty if there is not exactly one, or if the choice ends with it."""
     choices = document["choices"]
-    if len(choices) != 1:
+    if len(choices) != 1 or choices[0].get("finish_reason") is not None:
         return ""
     choice = choices[0]
     delta = choice.get("delta") or {}
