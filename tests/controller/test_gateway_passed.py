@@ -60,6 +60,20 @@ async def test_a_list_is_an_answer_too(tmp_path: Path):
     assert first.posts + second.posts == len(answers)
 
 
+async def test_an_engine_that_refuses_is_not_asked_first_again(tmp_path: Path):
+    refusing, well = BadEngine(), RerankEngine()
+    refusing.status, refusing.headers = 429, {"retry-after": "15"}
+    async with before(tmp_path, refusing, well) as rig:
+        instances = rig.gateway.fleet.instances
+        # The other one is busier, as one is that serves what this one refuses.
+        instances["b"].passing = 3
+        answers = [await rig.post({"model": MODEL, "query": "x", "documents": ["a"]}, "/v1/rerank") for _ in range(3)]
+        assert [event["subject"] for event in rig.events("engine.avoided")] == ["a"]
+        instances["b"].passing = 0
+    assert [answer.headers["x-hmas-instance"] for answer in answers] == ["b"] * 3
+    assert refusing.posts == 1
+
+
 @pytest.mark.parametrize("engine", [BytesEngine, RerankEngine])
 async def test_a_completion_in_bytes_or_a_list_is_none(tmp_path: Path, engine: type[BadEngine]):
     async with before(tmp_path, engine()) as rig:

@@ -129,10 +129,13 @@ class Fleet:
         return min((instance.down_for_s(now_s) for instance in able), default=float("inf"))
 
     def candidates(self, model: str, tried: Iterable[str] = ()) -> list[Instance]:
-        """Instances that could take a request for `model` now, preferred ones first, except those in `tried`, which have failed it."""
+        """Instances that could take a request for `model` now, except those in `tried`, which have failed it.
+
+        Those that are not avoided come first, and of these the ones with the fewest pass-through requests.
+        """
         left_out = frozenset(tried)
         able = [one for name, one in self.instances.items() if one.passes_through and name not in left_out and one.serves(model)]
-        return sorted(able, key=lambda instance: instance.name in self._avoided)
+        return sorted(able, key=lambda instance: (instance.name in self._avoided, instance.passing))
 
     def context_tokens(self, model: str) -> int:
         """Largest context, in tokens, of any instance that serves `model`; 0 if one of them does not report it."""

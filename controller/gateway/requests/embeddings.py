@@ -103,8 +103,7 @@ class PassThrough:
                 candidates = self._fleet.candidates(model)
             if not candidates:
                 break
-            # Preferred instances come first, and the first of several equals is taken.
-            instance = min(candidates, key=lambda candidate: candidate.passing)
+            instance = candidates[0]
             if tried:
                 self._observer.passed_again()
             tried.add(instance.name)
@@ -155,6 +154,8 @@ class PassThrough:
         except EngineFault as fault:
             if not (fault.body or fault.refuses):
                 raise
+            if fault.refuses and not fault.lacks_api:
+                self._fleet.avoid(instance.name, str(fault), fault.retry_after)
             answer.status, answer.engine_well, answer.refusal, answer.retry_after = fault.status, False, str(fault), fault.retry_after
             answer.headers = fault.headers
             text = without_addresses(f"engine {instance.name}: {fault}")
