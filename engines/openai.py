@@ -1,5 +1,6 @@
 """The adapter of any OpenAI-compatible server: it passes requests on and assumes nothing else about the server."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 
@@ -128,7 +129,10 @@ def with_priority(body: bytes, priority: int) -> bytes:
 
 
 def read_samples(metrics: bytes, names: tuple[str, ...]) -> Iterator[tuple[str, dict[str, str], float]]:
-    """Name, labels and value of every sample of these names in metrics in Prometheus text format; other lines are ignored."""
+    """Name, labels and value of every sample of these names in metrics in Prometheus text format; other lines are ignored.
+
+    A value that is no finite number says nothing and is left out.
+    """
     for line in metrics.decode("utf-8", "replace").splitlines():
         if not line.startswith(names):
             continue
@@ -136,6 +140,8 @@ def read_samples(metrics: bytes, names: tuple[str, ...]) -> Iterator[tuple[str, 
         if match is None or match[1] not in names:
             continue
         try:
-            yield match[1], dict(_LABEL.findall(match[2] or "")), float(match[3])
+            value = float(match[3])
         except ValueError:
             continue
+        if math.isfinite(value):
+            yield match[1], dict(_LABEL.findall(match[2] or "")), value

@@ -108,6 +108,17 @@ async def test_one_number_is_no_cap_of_several_cores(door, engine):
     assert engine.capabilities.live_knobs == ("n_run", "token_budget")
 
 
+@pytest.mark.parametrize("value", [b"NaN", b"+Inf", b"-Inf", b"1e999"])
+async def test_a_metric_that_is_no_finite_number_counts_as_not_said(door, engine, value):
+    door.metrics_text = METRICS + b"vllm:kv_cache_usage_perc %b\nvllm:num_preemptions_total %b\n" % (value, value)
+    snapshot = await engine.snapshot(1.0)
+    assert (snapshot.healthy, snapshot.kv_usage, snapshot.preemptions_total) == (True, None, 0)
+    door.metrics_text = b"vllm:num_requests_running %b\n" % value
+    snapshot = await engine.snapshot(2.0)
+    assert not snapshot.healthy
+    assert "without vllm:num_requests_running" in snapshot.detail
+
+
 async def test_an_engine_whose_queue_goes_by_arrival_gets_no_priorities(door):
     door.scheduler.policy = Policy.FCFS
     engine = await connect_engine(name="e", url=door.url, control_token=TOKEN)
