@@ -21,6 +21,7 @@ class EngineCapabilities(msgspec.Struct, frozen=True, kw_only=True):
         kind: The adapter's name in `hmas.engines.registry.ADAPTERS`.
         version: The engine's own version text, empty if it reports none.
         live_knobs: Knobs that `Engine.apply_knobs` can change while the engine serves.
+        budget_least: The lowest `token_budget` that it takes; of higher ones, it takes multiples of `budget_step`.
         abort: Whether `Engine.abort` reaches the engine; if not, a request can only be aborted by closing its connection.
         priority: Whether the engine orders its own queue by the request's `priority`.
         load_signals: Whether snapshots carry the engine's own running, waiting and KV figures.
@@ -33,6 +34,8 @@ class EngineCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     version: str = ""
     live_knobs: tuple[KnobName, ...] = ()
+    budget_least: int = 1
+    budget_step: int = 1
     abort: bool = False
     priority: bool = False
     load_signals: bool = False

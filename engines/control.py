@@ -1,6 +1,6 @@
 """The client of the control plugins: one HTTP interface for every engine that has a plugin (docs/engines.md).
 
-    GET  /hmas/v1/control  ->  engine, engine_version, plugin_version, knobs {name: {value, min, max, start}}, priority, absent
+    GET  /hmas/v1/control  ->  engine, engine_version, plugin_version, knobs {name: {value, min, max, start, step}}, priority, absent
     POST /hmas/v1/control  {"knobs": {}}  ->  applied, refused
 
 A plugin carries out the whole order, or nothing of it if it refuses a field such as `knobs.n_run`. Knobs have H-MAS's own names
@@ -19,12 +19,13 @@ KNOBS: tuple[KnobName, ...] = ("n_run", "token_budget")
 
 
 class ControlKnob(msgspec.Struct, frozen=True):
-    """One live knob: its active value, its allowed range, and its start-up value."""
+    """One live knob: its active value, its allowed range, its start-up value, and what its values are multiples of."""
 
     value: int
     min: int
     max: int
     start: int | None = None
+    step: int = 1
 
 
 class ControlState(msgspec.Struct, frozen=True):
@@ -166,9 +167,11 @@ class PluginEngine(OpenAIEngine):
         """The capabilities of the engine with those of its plugin, if it has one."""
         if self._plugin is None:
             return capabilities
-        state = self._usable(self._plugin)
+        state, budget = self._usable(self._plugin), self._knob("token_budget")
         return msgspec.structs.replace(
             capabilities,
+            budget_least=budget.min if budget else 1,
+            budget_step=max(1, budget.step) if budget else 1,
             live_knobs=tuple(name for name in KNOBS if name in state.knobs),
             # An engine without its plugin does not always show how its queue is ordered.
             priority=capabilities.priority or state.priority,

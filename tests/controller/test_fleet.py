@@ -1,5 +1,7 @@
 """What the fleet makes of an engine's word about its knobs."""
 
+import msgspec
+import pytest
 from hmas_lab.memory_bus import MemoryBus
 
 from hmas.controller.config.schema import EngineConfig
@@ -72,6 +74,18 @@ async def test_knobs_follow_and_the_start_values_come_back():
     fleet.set_controls("e", Controls(n_run=8))
     await fleet.poll_all()
     assert engine.orders[1] == {"token_budget": 1024}
+
+
+@pytest.mark.parametrize(("wanted", "budget"), [(1000, 960), (960, 960), (100, 128), (None, 1024)])
+async def test_a_budget_is_one_that_the_engine_takes(wanted: int | None, budget: int):
+    engine, clock = BusyEngine(), Clock()
+    engine.capabilities = msgspec.structs.replace(engine.capabilities, budget_least=128, budget_step=64)
+    engine.values["token_budget"] = 256
+    fleet, _ = fleet_of(engine, clock)
+    fleet.set_controls("e", Controls(n_run=32, token_budget=wanted))
+    for _ in range(2):
+        await fleet.poll_all()
+    assert engine.orders == [{"token_budget": budget}], "and it is ordered once"
 
 
 async def test_a_refused_knob_is_tried_again_but_not_at_every_poll():

@@ -136,6 +136,14 @@ async def test_a_plugin_of_another_version_is_read(door, route):
     assert (await route.apply(Knobs(n_run=3))).applied == {"n_run": 3}
 
 
+async def test_the_budgets_that_a_plugin_takes_are_known(door):
+    budget = '"token_budget": {"value": 8192, "min": 128, "max": 8192, "start": 8192, "step": 64}'
+    door.says = (200, f'{{"engine": "sglang", "engine_version": "0.5", "plugin_version": "0.3.0", "knobs": {{{budget}}}}}')
+    engine = await connect_engine(name="e", url=door.url, control_token=TOKEN)
+    assert (engine.capabilities.budget_least, engine.capabilities.budget_step) == (128, 64)
+    await engine.close()
+
+
 async def test_knobs_that_somebody_else_has_turned_are_seen_in_time(door, engine):
     await engine.snapshot(1.0)
     door.scheduler.max_num_active_reqs = 5

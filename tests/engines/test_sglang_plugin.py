@@ -133,6 +133,14 @@ def test_no_budget_can_leave_a_prompt_waiting_for_ever(scheduler, least):
     assert knob.low == least
     assert knob.fault(least) == ""
     assert knob.fault(least - 1)
+    step = scheduler.get("page_size", 1)
+    assert control_of(Scheduler(**scheduler)).state()["knobs"]["token_budget"] == {
+        "value": 512,
+        "min": least,
+        "max": 512,
+        "start": 512,
+        "step": step,
+    }
     if "page_size" in scheduler:
         assert "page size 16" in knob.fault(least + 1)
 

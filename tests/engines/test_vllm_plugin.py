@@ -143,7 +143,7 @@ def test_a_version_without_a_cap_is_capped_step_by_step():
     scheduler.running = []
     control.before_step()
     assert scheduler.max_num_running_reqs == 2
-    assert control.state()["knobs"]["n_run"] == {"value": 2, "min": 1, "max": 8, "start": 8}
+    assert control.state()["knobs"]["n_run"] == {"value": 2, "min": 1, "max": 8, "start": 8, "step": 1}
 
 
 def test_nothing_is_set_where_anything_is_refused():

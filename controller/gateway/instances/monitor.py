@@ -372,12 +372,15 @@ class Fleet:
         instance.refused.update(report.refused)
 
     def _wanted_knobs(self, instance: Instance, snapshot: EngineSnapshot) -> Knobs:
-        controls, live = instance.wanted, instance.engine.capabilities.live_knobs
+        controls, able = instance.wanted, instance.engine.capabilities
+        live = able.live_knobs
         refused = instance.refused if self._clock.now_s() - instance.refused_s < RETRY_REFUSED_S else {}
         if controls is None:
             return Knobs()
         n_run: int | None = controls.n_run
         budget = controls.token_budget or instance.ceiling.token_budget or None
+        if budget is not None:
+            budget = max(able.budget_least, budget - budget % able.budget_step)
         if "n_run" not in live or "n_run" in refused or snapshot.max_num_seqs == n_run:
             n_run = None
         if "token_budget" not in live or "token_budget" in refused or snapshot.max_num_batched_tokens == budget:

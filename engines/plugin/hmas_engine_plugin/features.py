@@ -40,7 +40,10 @@ def state_of(knobs: Mapping[str, Knob], absent: Mapping[str, str], counters: Map
     """The document that a GET returns."""
     return {
         "plugin_version": VERSION,
-        "knobs": {name: {"value": knob.read(), "min": knob.low, "max": knob.high, "start": knob.start} for name, knob in knobs.items()},
+        "knobs": {
+            name: {"value": knob.read(), "min": knob.low, "max": knob.high, "start": knob.start, "step": knob.step}
+            for name, knob in knobs.items()
+        },
         "priority": PRIORITY not in absent,
         "absent": dict(absent),
         "counters": dict(counters),
