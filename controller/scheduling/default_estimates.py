@@ -14,11 +14,11 @@ TARGET_STEPS = 2
 """Steps per factor of two of the TTFT target. A client that declares a tighter target usually sends a different kind of request."""
 _KEEP = 64
 _LEAST = 8
-_CELLS = 4096
+_CELLS = 8192
 _UPPER_QUANTILE = 0.9
 _TARGET_MOST_MS = 1e9
-_Key = tuple[str | None, int, int | None]
-"""Key of a cell: a tenant, or None for all; a bucket, or -1 for all; the step of the target, or None for all."""
+_Key = tuple[str | None, str | None, int, int | None]
+"""Key of a cell: a model, or None for all; a tenant, or None for all; a bucket, or -1 for all; the step of the target, or None for all."""
 
 
 def bucket(prompt_tokens: int) -> int:
@@ -32,7 +32,7 @@ def target_step(ttft_ms: float) -> int:
 
 
 class _Cell:
-    """The last 64 completions of one key. A completion goes to up to five cells and a request reads one, so a cell sorts when read."""
+    """The last 64 completions of one key. A completion goes to up to ten cells and a request reads one, so a cell sorts when read."""
 
     __slots__ = ("_summary", "outputs", "tpots_ms", "ttfts_ms")
 
@@ -65,13 +65,14 @@ class _Cell:
 
 
 class History:
-    """Estimates by tenant, prompt-length bucket and declared target, from the last 64 completions of each.
+    """Estimates by model, tenant, prompt-length bucket and declared target, from the last 64 completions of each.
 
     The targets that a client declares indicate the kind of request, without any look at the prompt. So a request with declared targets is
     estimated from requests with the same target: those of its tenant, else those of all tenants. With fewer than 8 of them, and for a
-    request without declared targets, the tenant's bucket counts, then the bucket over all tenants, then all requests together, then the
-    fixed defaults of `Estimates`. This is H-MAS's historical prior for requests without usable semantics (3.2). The table keeps the 4096
-    cells that were updated last.
+    request without declared targets, the tenant's bucket counts, then the bucket over all tenants, then all requests together. All this
+    counts for the request's model first, and for all models together if there are fewer than 8 requests of its model; then come the fixed
+    defaults of `Estimates`. This is H-MAS's historical prior for requests without usable semantics (3.2). The table keeps the 8192 cells
+    that were updated last.
     """
 
     def __init__(self, targets: TargetTable = TargetTable()) -> None:  # noqa: B008 - immutable
@@ -86,11 +87,8 @@ class History:
         """Learns from a completion. A request that did not complete, or produced no output, is ignored: it shows nothing about cost."""
         if completion.outcome is not OutcomeKind.COMPLETED or completion.output_tokens < 1:
             return
-        number = bucket(completion.prompt_tokens)
-        keys: list[_Key] = [(completion.tenant, number, None), (None, number, None), (None, -1, None)]
-        if completion.ttft_slo_ms > 0.0:
-            step = target_step(completion.ttft_slo_ms)
-            keys += [(completion.tenant, number, step), (None, number, step)]
+        step = target_step(completion.ttft_slo_ms) if completion.ttft_slo_ms > 0.0 else None
+        keys = _keys(completion.model, completion.tenant, completion.prompt_tokens, step)
         # Of several answers the mean length. They are not equally long, so that the mean time per token is the pace of none.
         tpot_ms = completion.tpot_ms if completion.sequences == 1 else -1.0
         output_tokens = max(1, completion.output_tokens // completion.sequences)
@@ -128,13 +126,20 @@ class History:
         )
 
     def _cell(self, request: Request) -> _Cell | None:
-        number = bucket(request.prompt_tokens)
-        keys: list[_Key] = [(request.tenant, number, None), (None, number, None), (None, -1, None)]
-        if request.declared_slo is not None:
-            step = target_step(request.declared_slo.ttft_ms)
-            keys[:0] = [(request.tenant, number, step), (None, number, step)]
-        for key in keys:
+        step = target_step(request.declared_slo.ttft_ms) if request.declared_slo is not None else None
+        for key in _keys(request.model, request.tenant, request.prompt_tokens, step):
             cell = self._cells.get(key)
             if cell is not None and len(cell.outputs) >= _LEAST:
                 return cell
         return None
+
+
+def _keys(model: str, tenant: str, prompt_tokens: int, step: int | None) -> list[_Key]:
+    """The keys of a request, in the order in which they count. `step`: that of its target, None without one."""
+    number = bucket(prompt_tokens)
+    keys: list[_Key] = []
+    for of in (model, None):
+        if step is not None:
+            keys += [(of, tenant, number, step), (of, None, number, step)]
+        keys += [(of, tenant, number, None), (of, None, number, None), (of, None, -1, None)]
+    return keys

@@ -11,16 +11,16 @@ from hmas.controller.core.types import Estimates, OutcomeKind, Request, Slo, Tas
 from hmas.controller.scheduling.default_estimates import BUCKET_EDGES, History, bucket, target_step
 
 
-def request(prompt=100, tenant="t", cap=None, slo=None):
-    return Request(id="r", tenant=tenant, model="m", arrival_s=0.0, prompt_tokens=prompt, max_output_tokens=cap, declared_slo=slo)
+def request(prompt=100, tenant="t", cap=None, slo=None, model="m"):
+    return Request(id="r", tenant=tenant, model=model, arrival_s=0.0, prompt_tokens=prompt, max_output_tokens=cap, declared_slo=slo)
 
 
-def completion(output, prompt=100, tenant="t", outcome=OutcomeKind.COMPLETED, ttft=150.0, tpot=20.0, target=0.0):
+def completion(output, prompt=100, tenant="t", outcome=OutcomeKind.COMPLETED, ttft=150.0, tpot=20.0, target=0.0, model="m"):
     return Completion(
         request_id="r",
         sent_s=0.0,
         tenant=tenant,
-        model="m",
+        model=model,
         outcome=outcome,
         arrival_s=0.0,
         policy="fcfs",
@@ -55,6 +55,24 @@ def test_a_tenants_own_past_counts_first_then_the_bucket_then_all():
     assert stranger.source == "history"
     assert 10 <= stranger.output_tokens <= 500
     assert history.estimate(request(tenant="quick", prompt=9000)).source == "history"
+
+
+def test_each_model_is_taken_for_itself_and_a_new_one_for_all():
+    """A small chat model and a large one that reasons, from one tenant, with prompts of one length and one declared target."""
+    history, slo = History(), Slo(ttft_ms=2000.0, tpot_ms=50.0)
+    for _ in range(64):
+        history.learn(completion(60, model="chat", ttft=40.0, tpot=4.0, target=2000.0))
+        history.learn(completion(6000, model="reasons", ttft=2000.0, tpot=200.0, target=2000.0))
+    for declared in (slo, None):
+        for tenant in ("t", "new"):
+            for prompt in (100, 5000):
+                chat, reasons = (history.estimate(request(prompt, tenant, slo=declared, model=model)) for model in ("chat", "reasons"))
+                assert (chat.output_tokens, chat.output_tokens_upper, chat.ttft_ms, chat.tpot_ms) == (60, 60, 40.0, 4.0)
+                assert (reasons.output_tokens, reasons.ttft_ms, reasons.tpot_ms) == (6000, 2000.0, 200.0)
+    for _ in range(8):
+        assert history.estimate(request(model="new")).output_tokens_upper == 6000, "as all models together until eight are known"
+        history.learn(completion(200, model="new"))
+    assert history.estimate(request(model="new")).output_tokens_upper == 200
 
 
 def test_too_few_teach_nothing():
@@ -141,7 +159,7 @@ def test_the_table_is_bounded():
     history = History()
     for i in range(6000):
         history.learn(completion(10, tenant=f"t{i}"))
-    assert len(history) <= 4096
+    assert len(history) <= 8192
     assert history.estimate(request(tenant="t5999")).source == "history"
 
 
