@@ -234,33 +234,6 @@ def test_it_gives_signs_of_life_between_long_periods():
     assert max(after - before for before, after in pairwise(said_s)) < 1.2
 
 
-def test_a_window_is_resumed_once():
-    model = StateraModel(period_s=0.25, n_run_start=16)
-    model.restored.add(ControlAction(sent_s=0.0, instance="i0", n_run=99))
-    found = []
-    for now_s, fleet in ((1.0, [instance()]), (2.0, []), (3.0, [instance()])):
-        found += [(action.n_run, action.reason) for action in model.observe(short_view(now_s, instances=fleet), now_s)]
-    assert found[0] == (99, "start: goes on from the window of before the restart")
-    assert found[1][0] == 16
-    assert "nothing is measured yet" in found[1][1]
-
-
-def test_a_window_that_an_operator_held_is_not_said_to_be_a_start():
-    model = StateraModel(period_s=0.25)
-    model.observe(short_view(0.0), 0.0)
-    model.observe(short_view(5.0, instances=[instance(n_run=16)], forced=["knobs"]), 5.0)
-    (action,) = model.observe(short_view(10.0, instances=[instance(n_run=16, in_flight=0)]), 10.0)
-    assert (action.n_run, action.reason) == (16, "goes on from the window that an operator held")
-
-
-@pytest.mark.parametrize(("met_s", "n_run"), [(119.0, 99), (122.0, 16)])
-def test_a_window_is_not_resumed_once_its_load_has_passed(met_s, n_run):
-    model = StateraModel(period_s=0.25, n_run_start=16)
-    model.restored.add(ControlAction(sent_s=1.0, instance="i0", n_run=99))
-    assert model.observe(short_view(1.0, instances=[]), 1.0) == []
-    assert [action.n_run for action in model.observe(short_view(met_s), met_s)] == [n_run]
-
-
 def test_it_makes_the_guard_stricter_where_requests_begin_in_time_and_miss_their_pace():
     model, factors = StateraModel(period_s=0.25), []
     for step in range(240):
@@ -279,22 +252,6 @@ def test_it_makes_the_guard_stricter_where_requests_begin_in_time_and_miss_their
     again = StateraModel(period_s=0.25)
     again.restored.add(last)
     assert again.observe(short_view(71.0), 71.0)[0].guard == 0.2
-
-
-def test_it_resumes_its_own_window():
-    first = StateraModel(period_s=0.25)
-    windows = settle(first, slope_ms=0.5, base_ms=10.0, slo_ms=40.0, seconds=30.0)
-    seen = instance(n_run=windows[-1], in_flight=windows[-1])
-    last = None
-    for step in range(20):
-        now_s = 31.0 + 0.25 * step
-        said = first.observe(short_view(now_s, instances=[seen], queued=5), now_s)
-        last = said[-1] if said else last
-    assert last is not None
-    second = StateraModel(period_s=0.25)
-    second.restored.add(last)
-    (action, *_) = second.observe(short_view(40.0, instances=[seen], queued=5), 40.0)
-    assert abs(action.n_run - last.n_run) <= 0.3 * last.n_run
 
 
 def test_a_completion_that_comes_twice_counts_once():
@@ -405,3 +362,19 @@ def test_the_misses_of_an_instance_are_those_of_its_recent_ends_that_no_client_c
         misses.learn(completion(number, 12.0))
     assert misses.share(two, 12.0) == 0.0
     assert misses.share(two, 60.0) == 0.0
+
+
+def test_it_resumes_its_own_window():
+    first = StateraModel(period_s=0.25)
+    windows = settle(first, slope_ms=0.5, base_ms=10.0, slo_ms=40.0, seconds=30.0)
+    seen = instance(n_run=windows[-1], in_flight=windows[-1])
+    last = None
+    for step in range(20):
+        now_s = 31.0 + 0.25 * step
+        said = first.observe(short_view(now_s, instances=[seen], queued=5), now_s)
+        last = said[-1] if said else last
+    assert last is not None
+    second = StateraModel(period_s=0.25)
+    second.restored.add(last)
+    (action, *_) = second.observe(short_view(40.0, instances=[seen], queued=5), 40.0)
+    assert abs(action.n_run - last.n_run) <= 0.3 * last.n_run
