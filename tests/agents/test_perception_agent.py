@@ -126,16 +126,13 @@ async def test_another_reader_on_the_same_base_keeps_the_learnt_lengths(tmp_path
     known(learnt.ranges).out_of_range["log_chars"] = 30
     store.use("perception", "v2")
     assert events(done(agent.beside(104.0))) == [("model_changed", "v1", "v2")]
-    assert agent.model.lengths is learnt
-    # Its requests count anew, so what lay outside the ranges does too.
-    assert not any("out_of_range" in name for name in agent.model.figures())
+    assert (agent.model.lengths, known(learnt.ranges).out_of_range) == (learnt, {}), "figures count anew"
     assert ask(agent, notice("new", excerpt="the council of all"))[0].output_tokens == pytest.approx(7, rel=0.4)
     store.set_shadow("perception", "v1")
     done(agent.beside(107.0))
     store.use("perception", "v1")
     done(agent.beside(110.0))
-    in_the_shadow = agent.model.lengths
-    assert in_the_shadow is not learnt
+    assert (in_the_shadow := agent.model.lengths) is not learnt
     store.rollback("perception")
     assert events(done(agent.beside(113.0))) == [("model_changed", "v1", "v2")]
     assert agent.model.lengths is in_the_shadow
