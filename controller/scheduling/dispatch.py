@@ -13,8 +13,9 @@ from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.instance_group import InstanceGroup, Least
 from hmas.controller.scheduling.instances.kv_fence import upper_tokens
 from hmas.controller.scheduling.instances.room import may_pass_fence
-from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry, QueuePolicy
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.queue.model_queue import WINDOW, ModelQueue
+from hmas.controller.scheduling.queue.tenant_share import TenantShareLimiter
 from hmas.controller.scheduling.routers import Routers
 from hmas.controller.scheduling.settings import SchedulerSettings
 
@@ -108,7 +109,7 @@ class DispatchPlanner:
 
     def find(self, group: ModelQueue, now_s: float) -> PlannedDispatch | None:
         """The next dispatch of a group, None if no request can go. O(1) in the waiting requests if no instance has a free slot."""
-        waiting = len(group.policy) or (self._serves_late and len(group.late))
+        waiting = len(group.ready.policy) or (self._serves_late and len(group.late.policy))
         if not waiting:
             group.blocked = ""
         if not waiting or not group.offers():
@@ -119,18 +120,18 @@ class DispatchPlanner:
             _, found = self._search(group.late, group, now_s, late=True, owed=True)
             if found is not None:
                 return found
-        looked, found = self._search(group.policy, group, now_s, late=False)
+        looked, found = self._search(group.ready, group, now_s, late=False)
         if not looked and self._serves_late:
             _, found = self._search(group.late, group, now_s, late=True)
         return found
 
     def _search(
-        self, source: QueuePolicy, group: ModelQueue, now_s: float, *, late: bool, owed: bool = False
+        self, source: TenantShareLimiter, group: ModelQueue, now_s: float, *, late: bool, owed: bool = False
     ) -> tuple[bool, PlannedDispatch | None]:
         """Whether there was any entry to consider, and the dispatch that was found. `owed`: only the first entry is considered."""
         kept_out = self._kept_out(group)
         for tenant in kept_out:
-            source.close_tenant(tenant, now_s)
+            source.policy.close_tenant(tenant, now_s)
         looked, found = self._walk(source, group, now_s, late=late, owed=owed)
         for tenant in kept_out:
             source.open_tenant(tenant, now_s)
@@ -138,7 +139,9 @@ class DispatchPlanner:
             group.blocked = RESERVED
         return looked, found
 
-    def _walk(self, source: QueuePolicy, group: ModelQueue, now_s: float, *, late: bool, owed: bool) -> tuple[bool, PlannedDispatch | None]:
+    def _walk(
+        self, source: TenantShareLimiter, group: ModelQueue, now_s: float, *, late: bool, owed: bool
+    ) -> tuple[bool, PlannedDispatch | None]:
         passed: list[QueueEntry] = []
         barred = 0
         kept_free: set[str] = set()
@@ -167,14 +170,14 @@ class DispatchPlanner:
             if floods:
                 # What holds one request of a flood holds most of them, and behind them wait those of the others.
                 held_floods.append(entry.request.tenant)
-                source.close_tenant(entry.request.tenant, now_s)
+                source.policy.close_tenant(entry.request.tenant, now_s)
             elif entry.skipped >= PATIENCE and not (is_barred and entry.request.sequences == 1):
                 kept_free |= _roomiest(entry, group.instances, kept_free)
             entry = take(now_s) if len(passed) - barred <= LOOK_AHEAD and barred < BARRED_MOST and not owed else None
         group.blocked = passed[0].blocked if passed and found is None else ""
         for held_back in reversed(passed):
             held_back.skipped += found is not None
-            source.undo_pop(held_back, now_s)
+            source.policy.undo_pop(held_back, now_s)
         for tenant in held_floods:
             source.open_tenant(tenant, now_s)
         return bool(passed) or found is not None, found

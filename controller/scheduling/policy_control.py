@@ -80,7 +80,7 @@ class PolicyControl:
 
     def policy_of(self, model: str) -> QueuePolicy:
         """The active policy as it orders the requests of a model."""
-        return self._wait_queue.queues.of(model).policy
+        return self._wait_queue.queues.of(model).ready.policy
 
     @property
     def queued(self) -> int:
@@ -174,8 +174,7 @@ class PolicyControl:
         requests in flight stay.
         """
         running = sum(run.entry.request.sequences for run in self._running.values() if run.entry.request.tenant == tenant)
-        if self.tenancy.set_limits(tenant, limits, running, now_s):
-            self._wait_queue.queues.limit_tenants()
+        self.tenancy.set_limits(tenant, limits, running, now_s)
 
     def set_draining(self, instance: str, draining: bool) -> None:
         """Stops or resumes dispatches to an instance; requests in flight stay.
