@@ -12,7 +12,6 @@ from hmas.controller.scheduling.dispatch import DispatchPlanner
 from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.running import Running, TokenSource
 from hmas.controller.scheduling.policies.registry import GUARD, check_parameters, own_parameters
-from hmas.controller.scheduling.policy_base.queue_entry import QueuePolicy
 from hmas.controller.scheduling.queue.wait_queue import WaitQueue
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.engines.base import EngineSnapshot
@@ -77,10 +76,6 @@ class PolicyControl:
     def wants_times_alone(self) -> bool:
         """Whether a router reads `Estimates.alone` and has a choice. Prediction need not compute these times otherwise."""
         return self._planner.routers.uses_times_alone and len(self.instances) > 1
-
-    def policy_of(self, model: str) -> QueuePolicy:
-        """The active policy as it orders the requests of a model."""
-        return self._wait_queue.queues.of(model).ready.policy
 
     @property
     def queued(self) -> int:
