@@ -47,14 +47,6 @@ class OpenAIEngine:
             headers = {**headers, REQUEST_ID: request_id}
         return await self._client.send(path, body, headers)
 
-    async def get(self, path: str) -> tuple[int, bytes]:
-        """Returns status and body of a GET on the engine.
-
-        Raises:
-            EngineUnavailable: No answer came.
-        """
-        return await self._client.get(path)
-
     async def call(self, method: str, path: str) -> tuple[int, bytes]:
         """Returns status and body of a request without a document.
 

@@ -55,10 +55,6 @@ class ConnectedEngine:
         """As `Engine.send`."""
         return await self._adapter.send(path, body, headers, request_id=request_id, priority=priority)
 
-    async def get(self, path: str) -> tuple[int, bytes]:
-        """As `Engine.get`."""
-        return await self._adapter.get(path)
-
     async def call(self, method: str, path: str) -> tuple[int, bytes]:
         """As `Engine.call`."""
         return await self._adapter.call(method, path)

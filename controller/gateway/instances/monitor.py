@@ -347,7 +347,7 @@ class Fleet:
     async def _read_models(self, instance: Instance) -> None:
         instance.models_read_s, instance.known = self._clock.now_s(), True
         try:
-            status, body = await instance.engine.get("/v1/models")
+            status, body = await instance.engine.call("GET", "/v1/models")
         except EngineError:
             return
         if status != 200:
