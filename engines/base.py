@@ -142,7 +142,6 @@ class Engine(Protocol):
     """One engine instance behind the gateway."""
 
     name: str
-    url: str
     capabilities: EngineCapabilities
 
     async def send(self, path: str, body: bytes, headers: Mapping[str, str], *, request_id: str, priority: int = 0) -> EngineResponse:

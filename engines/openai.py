@@ -33,7 +33,6 @@ class OpenAIEngine:
 
     def __init__(self, client: EngineClient, control: EngineClient | None = None) -> None:
         self.name = client.name
-        self.url = client.url
         self.capabilities = EngineCapabilities(kind=self.kind, control=WINDOW_ONLY)
         self._tokens = 0
         self._client = client

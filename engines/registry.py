@@ -43,7 +43,6 @@ class ConnectedEngine:
 
     def __init__(self, client: EngineClient, kind: str, control: EngineClient | None = None) -> None:
         self.name = client.name
-        self.url = client.url
         self._client = client
         self._control = control
         self._kind = kind

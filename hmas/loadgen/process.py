@@ -156,7 +156,6 @@ class LoadGenerator:
             started_s=self._start_s,
             elapsed_s=self._clock.now_s() - self._start_s,
             max_gap_s=self._max_gap_s,
-            output_tokens=sum(r.output_tokens for r in self.results),
             outcomes=count_outcomes(self.results),
         )
 

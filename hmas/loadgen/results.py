@@ -88,14 +88,12 @@ class RunSummary(msgspec.Struct, kw_only=True):
         started_s: When arrivals began, seconds since the epoch.
         elapsed_s: Time until the last answer, or until the end of waiting.
         max_gap_s: Longest time in which the event loop did not run; above `GAP_LIMIT_S` latencies are unreliable.
-        output_tokens: All received output tokens.
         outcomes: Count by outcome.
     """
 
     started_s: float
     elapsed_s: float
     max_gap_s: float
-    output_tokens: int
     outcomes: dict[str, int]
 
     @property
