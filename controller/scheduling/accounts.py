@@ -79,7 +79,7 @@ def by_tenant(room: WaitQueue, running: Iterable[Running], now_s: float) -> dict
     overdue: Counter[str] = Counter()
     flooding: set[str] = set()
     for group in room.queues.groups:
-        flooding.update(group.flooding)
+        flooding.update(group.watch.flooding)
         for one in group.members.values():
             request = one.entry.request
             waiting[request.tenant] += 1

@@ -154,7 +154,7 @@ class DispatchPlanner:
             entry = take(now_s)
         awaits_room = False
         while entry is not None:
-            floods = entry.request.tenant in group.flooding
+            floods = entry.request.tenant in group.watch.flooding
             if floods and awaits_room:
                 passed.append(entry)
                 break
@@ -184,12 +184,12 @@ class DispatchPlanner:
 
     def _kept_out(self, group: ModelQueue) -> Sequence[str]:
         """Tenants that flood, if no instance has room for more of them."""
-        if not group.reserve.share or any(self._takes_flood(instance, group) for instance in group.instances.open):
+        if not group.watch.reserve.share or any(self._takes_flood(instance, group) for instance in group.instances.open):
             return ()
-        return sorted(group.flooding)
+        return sorted(group.watch.flooding)
 
     def _takes_flood(self, instance: Instance, group: ModelQueue) -> bool:
-        return self._flood_reserve.spares(instance, group.flooding, group.reserve)
+        return self._flood_reserve.spares(instance, group.watch.flooding, group.watch.reserve)
 
     def _place(
         self, entry: QueueEntry, tokens: int, group: ModelQueue, kept_free: set[str], now_s: float, *, late: bool, owed: bool
@@ -201,7 +201,8 @@ class DispatchPlanner:
         passed while another one's can (`InstanceGroup.least_to_hold`): its engine would refuse it for good.
         """
         request = entry.request
-        floods = group.reserve.share > 0.0 and request.tenant in group.flooding
+        watch = group.watch
+        floods = watch.reserve.share > 0.0 and request.tenant in watch.flooding
         least = group.instances.least_to_hold(entry) if entry.blocked == TOO_SMALL else None
         barred = PINNED if entry.only else ALREADY_TRIED if entry.tried else TOO_SMALL if least else ""
         reason = RESERVED if floods else KEPT_FREE if kept_free else barred or (LATE_SHARE if late else WINDOW)
@@ -221,11 +222,11 @@ class DispatchPlanner:
                 reason = FENCE
                 fits = not self.fenced or chosen.fence.admits(tokens)
                 if fits or (not floods and self._passes_fence(entry, tokens, chosen, now_s, spares_work=spares_work)):
-                    kept_ms, cached = group.reserve.tpot_ms, choice.cached_tokens
+                    kept_ms, cached = watch.reserve.tpot_ms, choice.cached_tokens
                     if cached_ms is not None and waits_for_cache(entry, cached_ms, chosen, cached, now_s):
                         reason = GUARD
                         continue
-                    if self.guard.admits(entry, chosen, now_s, late=late, flooding=group.flooding, kept_ms=kept_ms, cached_tokens=cached):
+                    if self.guard.admits(entry, chosen, now_s, late=late, flooding=watch.flooding, kept_ms=kept_ms, cached_tokens=cached):
                         return choice if fits else replace(choice, reason=f"{choice.reason}; {PAST_FENCE}")
                     if not late:
                         chosen.wanted(now_s)

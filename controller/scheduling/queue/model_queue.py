@@ -2,7 +2,6 @@
 
 import math
 from collections import OrderedDict
-from collections.abc import Collection
 from operator import attrgetter
 from typing import Literal
 
@@ -11,7 +10,7 @@ from hmas.controller.scheduling.admission.quotas import Tenancy
 from hmas.controller.scheduling.instances.instance_group import InstanceGroup
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry, QueuePolicy
 from hmas.controller.scheduling.queue.drain_rate import GivenUp, QueuedWork
-from hmas.controller.scheduling.queue.flood_watch import Reserve, service_of
+from hmas.controller.scheduling.queue.flood_watch import service_of
 from hmas.controller.scheduling.queue.tenant_accounts import TenantAccounts
 from hmas.controller.scheduling.queue.tenant_queues import TenantQueues
 from hmas.controller.scheduling.queue.tenant_share import TenantShareLimiter, sharing
@@ -59,6 +58,7 @@ class ModelQueue:
         given_up: What becomes of its overdue requests.
         blocked: Why its first request could not be dispatched at the last check, empty if none was held back.
         passes: How often a planning pass found no free slot here; the queues of instances have one count together.
+        watch: Which of its tenants flood, and what they leave free for the others.
     """
 
     __slots__ = (
@@ -74,6 +74,7 @@ class ModelQueue:
         "members",
         "passes",
         "ready",
+        "watch",
         "work",
     )
 
@@ -81,6 +82,7 @@ class ModelQueue:
         """Starts empty, with empty policies. `tenancy`: the limits of tenants."""
         self.instances = instances
         self._accounts = TenantAccounts()
+        self.watch = self._accounts.watch
         self.ready = TenantShareLimiter(sharing(policy, self._accounts), tenancy)
         self.late = TenantShareLimiter(sharing(late, self._accounts), tenancy)
         self.members: OrderedDict[str, QueuedRequest] = OrderedDict()
@@ -157,23 +159,9 @@ class ModelQueue:
         self._given = total - self._uncounted
         return self._given
 
-    def sends(self, entry: QueueEntry, now_s: float) -> None:
-        """Records that a request of its goes to an instance."""
-        self._accounts.watch.sent(entry, now_s)
-
-    @property
-    def flooding(self) -> Collection[str]:
-        """Tenants that flood (see `FloodWatch`)."""
-        return self._accounts.watch.flooding
-
-    @property
-    def reserve(self) -> Reserve:
-        """What requests of such tenants leave free for the others."""
-        return self._accounts.watch.reserve
-
     def finished(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
         """Corrects the accounts for a request that has ended with `output_tokens` output tokens, whichever queue it came from."""
-        self._accounts.watch.ended(now_s)
+        self.watch.ended(now_s)
         self._accounts.look(len(self.members), now_s, self.produced)
         self.ready.policy.on_finished(entry, output_tokens, now_s)
         if not isinstance(self.ready.policy, TenantQueues):  # else both have the same accounts
