@@ -145,7 +145,6 @@ class Engine(Protocol):
     """One engine instance behind the gateway."""
 
     name: str
-    url: str
     capabilities: EngineCapabilities
 
     async def send(self, path: str, body: bytes, headers: Mapping[str, str], *, request_id: str, priority: int = 0) -> EngineResponse:
@@ -165,15 +164,8 @@ class Engine(Protocol):
             EngineUnavailable: No response head came for another reason.
         """
 
-    async def get(self, path: str) -> tuple[int, bytes]:
-        """Returns status and body of a GET on the engine, such as `/v1/models`.
-
-        Raises:
-            EngineUnavailable: No answer came.
-        """
-
     async def call(self, method: str, path: str) -> tuple[int, bytes]:
-        """Returns status and body of a request without a document, such as a DELETE of `/v1/responses/ID`.
+        """Returns status and body of a request without a document, such as a GET of `/v1/models`.
 
         Raises:
             EngineUnavailable: No answer came.

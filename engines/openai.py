@@ -34,7 +34,6 @@ class OpenAIEngine:
 
     def __init__(self, client: EngineClient, control: EngineClient | None = None) -> None:
         self.name = client.name
-        self.url = client.url
         self.capabilities = EngineCapabilities(kind=self.kind, control=WINDOW_ONLY)
         self._tokens = 0
         self._client = client
@@ -47,14 +46,6 @@ class OpenAIEngine:
         if not any(name.lower() == REQUEST_ID for name in headers):
             headers = {**headers, REQUEST_ID: request_id}
         return await self._client.send(path, body, headers)
-
-    async def get(self, path: str) -> tuple[int, bytes]:
-        """Returns status and body of a GET on the engine.
-
-        Raises:
-            EngineUnavailable: No answer came.
-        """
-        return await self._client.get(path)
 
     async def call(self, method: str, path: str) -> tuple[int, bytes]:
         """Returns status and body of a request without a document.

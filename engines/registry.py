@@ -43,7 +43,6 @@ class ConnectedEngine:
 
     def __init__(self, client: EngineClient, kind: str, control: EngineClient | None = None) -> None:
         self.name = client.name
-        self.url = client.url
         self._client = client
         self._control = control
         self._kind = kind
@@ -54,10 +53,6 @@ class ConnectedEngine:
     async def send(self, path: str, body: bytes, headers: Mapping[str, str], *, request_id: str, priority: int = 0) -> EngineResponse:
         """As `Engine.send`."""
         return await self._adapter.send(path, body, headers, request_id=request_id, priority=priority)
-
-    async def get(self, path: str) -> tuple[int, bytes]:
-        """As `Engine.get`."""
-        return await self._adapter.get(path)
 
     async def call(self, method: str, path: str) -> tuple[int, bytes]:
         """As `Engine.call`."""

@@ -91,30 +91,31 @@ class AdminServer:
 
     def routes(self) -> list[web.RouteDef]:
         """Every route of the API; `openapi.json` describes each of them."""
+        shown, changes = self._operations, self._changes
         return [
-            web.get("/admin/status", self._status),
-            web.get("/admin/policy", self._policy),
-            web.post("/admin/policy", self._force_policy),
-            web.delete("/admin/policy", self._release_policy),
-            web.get("/admin/routers", self._routers),
-            web.post("/admin/routers", self._force_router),
-            web.delete("/admin/routers", self._release_router),
-            web.get("/admin/knobs", self._knobs),
-            web.post("/admin/knobs", self._force_knobs),
-            web.delete("/admin/knobs", self._release_knobs),
-            web.get("/admin/overrides", self._overrides),
+            web.get("/admin/status", _shows(shown.status)),
+            web.get("/admin/policy", _shows(shown.policy)),
+            web.post("/admin/policy", _forces(changes.force_policy, shown.policy)),
+            web.delete("/admin/policy", _releases(lambda _: changes.release_policy(), shown.policy)),
+            web.get("/admin/routers", _shows(shown.routers)),
+            web.post("/admin/routers", _forces(changes.force_router, shown.routers)),
+            web.delete("/admin/routers", _releases(lambda sent: changes.release_router(sent.query.get("model", "*")), shown.routers)),
+            web.get("/admin/knobs", _shows(shown.knobs)),
+            web.post("/admin/knobs", _forces(changes.force_knobs, shown.knobs)),
+            web.delete("/admin/knobs", _releases(lambda sent: changes.release_knobs(sent.query.get("instance", "*")), shown.knobs)),
+            web.get("/admin/overrides", _shows(shown.overrides)),
             web.post("/admin/overrides", self._put_override),
             web.post("/admin/overrides/validate", self._validate_override),
             web.delete("/admin/overrides", self._clear_overrides),
             web.delete("/admin/overrides/{id}", self._remove_override),
-            web.get("/admin/engines", self._engines),
+            web.get("/admin/engines", _shows(self._engines)),
             web.post("/admin/engines/{name}/drain", self._drain),
-            web.post("/admin/engines/{name}/undrain", self._undrain),
+            web.post("/admin/engines/{name}/undrain", _releases(lambda sent: changes.undrain(sent.match_info["name"]), self._engines)),
             web.get("/admin/views", self._views),
             web.get("/admin/events", self._events),
             web.get("/admin/decisions", self._decisions),
-            web.get("/admin/decisions/{id}", self._decision),
-            web.get("/admin/requests/{id}", self._request),
+            web.get("/admin/decisions/{id}", _finds(shown.decision)),
+            web.get("/admin/requests/{id}", _finds(shown.request)),
             web.get("/openapi.json", self._openapi),
         ]
 
@@ -165,45 +166,6 @@ class AdminServer:
             text = "send `Authorization: Bearer TOKEN`; the gateway keeps its token in the file admin-token under state_dir"
             raise BadRequest(f"{text}, unless gateway.admin_token_sha256 is set", code="unauthorized", status=401)
 
-    async def _status(self, _: web.Request) -> web.Response:
-        return _json(self._operations.status())
-
-    async def _policy(self, _: web.Request) -> web.Response:
-        return _json(self._operations.policy())
-
-    async def _force_policy(self, request: web.Request) -> web.Response:
-        await self._changes.force_policy(await _body(request))
-        return _json(self._operations.policy())
-
-    async def _release_policy(self, _: web.Request) -> web.Response:
-        released = await self._changes.release_policy()
-        return _json({"released": released, **self._operations.policy()})
-
-    async def _routers(self, _: web.Request) -> web.Response:
-        return _json(self._operations.routers())
-
-    async def _force_router(self, request: web.Request) -> web.Response:
-        await self._changes.force_router(await _body(request))
-        return _json(self._operations.routers())
-
-    async def _release_router(self, request: web.Request) -> web.Response:
-        released = await self._changes.release_router(request.query.get("model", "*"))
-        return _json({"released": released, **self._operations.routers()})
-
-    async def _knobs(self, _: web.Request) -> web.Response:
-        return _json(self._operations.knobs())
-
-    async def _force_knobs(self, request: web.Request) -> web.Response:
-        await self._changes.force_knobs(await _body(request))
-        return _json(self._operations.knobs())
-
-    async def _release_knobs(self, request: web.Request) -> web.Response:
-        released = await self._changes.release_knobs(request.query.get("instance", "*"))
-        return _json({"released": released, **self._operations.knobs()})
-
-    async def _overrides(self, _: web.Request) -> web.Response:
-        return _json(self._operations.overrides())
-
     async def _put_override(self, request: web.Request) -> web.Response:
         await self._changes.put_override(*await self._read_override(request))
         return _json(self._operations.overrides())
@@ -229,16 +191,12 @@ class AdminServer:
         await self._changes.remove_override(override_id)
         return _json({"removed": [override_id], **self._operations.overrides()})
 
-    async def _engines(self, _: web.Request) -> web.Response:
-        return _json({"engines": self._operations.engines()})
+    def _engines(self) -> dict[str, Any]:
+        return {"engines": self._operations.engines()}
 
     async def _drain(self, request: web.Request) -> web.Response:
         await self._changes.drain(request.match_info["name"], await _body(request))
-        return _json({"engines": self._operations.engines()})
-
-    async def _undrain(self, request: web.Request) -> web.Response:
-        released = await self._changes.undrain(request.match_info["name"])
-        return _json({"released": released, "engines": self._operations.engines()})
+        return _json(self._engines())
 
     async def _views(self, _: web.Request) -> web.Response:
         return _json(await self._operations.views())
@@ -252,18 +210,6 @@ class AdminServer:
             raise BadRequest(f"changes is {changes[:40]!r}; allowed: 0 or 1", path="changes")
         return _json({"decisions": self._operations.decisions(_limit(request), changes=changes == "1")})
 
-    async def _decision(self, request: web.Request) -> web.Response:
-        try:
-            return _json(self._operations.decision(request.match_info["id"]))
-        except AdminError as error:
-            raise BadRequest(str(error), code="not_found", status=404) from None
-
-    async def _request(self, request: web.Request) -> web.Response:
-        try:
-            return _json(self._operations.request(request.match_info["id"]))
-        except AdminError as error:
-            raise BadRequest(str(error), code="not_found", status=404) from None
-
     async def _openapi(self, _: web.Request) -> web.Response:
         return web.Response(body=OPENAPI.read_bytes(), content_type="application/json")
 
@@ -274,6 +220,47 @@ class AdminServer:
         if not isinstance(override_id, str):
             raise BadRequest(f"id is {override_id!r}; allowed: a text", path="$.id")
         return override_id, document
+
+
+def _shows(document: Callable[[], dict[str, Any]]) -> Handler:
+    """Answers with a document of the gateway."""
+
+    async def handle(_: web.Request) -> web.Response:
+        return _json(document())
+
+    return handle
+
+
+def _finds(read: Callable[[str], dict[str, Any]]) -> Handler:
+    """Answers with the document of the id in the path, and with 404 where `read` knows none."""
+
+    async def handle(request: web.Request) -> web.Response:
+        try:
+            return _json(read(request.match_info["id"]))
+        except AdminError as error:
+            raise BadRequest(str(error), code="not_found", status=404) from None
+
+    return handle
+
+
+def _forces(force: Callable[[dict[str, Any]], Awaitable[None]], document: Callable[[], dict[str, Any]]) -> Handler:
+    """Forces what the body says, and answers with the document as it is then."""
+
+    async def handle(request: web.Request) -> web.Response:
+        await force(await _body(request))
+        return _json(document())
+
+    return handle
+
+
+def _releases(release: Callable[[web.Request], Awaitable[bool]], document: Callable[[], dict[str, Any]]) -> Handler:
+    """Releases what the request names, and answers with the document as it is then and whether anything was forced."""
+
+    async def handle(request: web.Request) -> web.Response:
+        released = await release(request)
+        return _json({"released": released, **document()})
+
+    return handle
 
 
 def _clearable(document: dict[str, Any]) -> list[str]:

@@ -5,10 +5,13 @@ messages of a newer sender of the same version. A number that JSON cannot repres
 reader: such a value is an error of the sender and must not reach a control law.
 """
 
+from functools import reduce
+from operator import or_
+
 import msgspec
 
 from hmas.controller.core.errors import MessageError
-from hmas.controller.core.messages import VERSION, AnyMessage, Message
+from hmas.controller.core.messages import STREAM_OF, VERSION, Message
 
 _HEAD = b'{"v":%d,"m":' % VERSION
 _EXCERPT = 80
@@ -23,7 +26,7 @@ class _Envelope(msgspec.Struct, frozen=True):
 
 _encoder = msgspec.json.Encoder()
 _envelope_decoder = msgspec.json.Decoder(_Envelope)
-_message_decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(AnyMessage)
+_message_decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(reduce(or_, STREAM_OF))
 
 
 def encode(message: Message) -> bytes:

@@ -19,14 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hmas.controller.bus.end_with_parent import end_with_parent
+from hmas.controller.config.derived import UNIX_PATH_LIMIT
 from hmas.controller.core.errors import BusError
 
 log = logging.getLogger(__name__)
 
 LEAST_VERSION = (7, 0)
 """Older servers leave trimmed entries pending after XAUTOCLAIM."""
-SOCKET_PATH_LIMIT = 107
-"""Most bytes of a unix socket's path on Linux, without the closing null."""
 START_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 5.0
 _POLL_S = 0.005
@@ -167,14 +166,14 @@ class EmbeddedServer:
             raise BusError(f"directory {self.directory} of the embedded bus server cannot be made: {error.strerror}") from error
         if self._lock is None:
             self._lock = _lock_file(self.directory / "server.lock")
-        if len(os.fsencode(self._socket)) > SOCKET_PATH_LIMIT:
+        if len(os.fsencode(self._socket)) > UNIX_PATH_LIMIT:
             self._short_dir = tempfile.TemporaryDirectory(prefix="hmas-bus-")
             self._socket = Path(self._short_dir.name) / "r.sock"
             log.info(
                 "the socket of the embedded bus server lies in %s: a path under %s would be too long", self._short_dir.name, self.directory
             )
-            if len(os.fsencode(self._socket)) > SOCKET_PATH_LIMIT:
-                raise BusError(f"socket path {self._socket} has more than {SOCKET_PATH_LIMIT} bytes; choose a shorter state_dir or TMPDIR")
+            if len(os.fsencode(self._socket)) > UNIX_PATH_LIMIT:
+                raise BusError(f"socket path {self._socket} has more than {UNIX_PATH_LIMIT} bytes; choose a shorter state_dir or TMPDIR")
 
     def _await_ping(self) -> None:
         assert self._process is not None

@@ -5,8 +5,9 @@ failure the reader starts over: it checks its groups (or its position) again.
 """
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from redis.asyncio import Redis as RedisClient
 from redis.exceptions import ResponseError
@@ -20,12 +21,21 @@ CLAIM_IDLE_MS = 60_000
 """An entry that is unacknowledged for this long counts as abandoned."""
 
 
-class Reader(Protocol):
-    """Reads batches, one exchange at a time."""
+class Reader(ABC):
+    """Reads batches of several streams, one exchange at a time."""
+
+    def __init__(self, link: Link, streams: Sequence[str], *, count: int, block_ms: int) -> None:
+        self._link = link
+        self._stream_of = {link.key(stream).encode(): stream for stream in streams}
+        self._count = count
+        self._block_ms = block_ms
+        self._fresh = True
 
     def restart(self) -> None:
         """Discards assumptions about the server; the next step checks them again."""
+        self._fresh = True
 
+    @abstractmethod
     async def step(self, client: RedisClient) -> list[Delivery]:
         """Does one exchange; returns [] if the blocking time ran out."""
 
@@ -57,26 +67,18 @@ async def batches(link: Link, reader: Reader, *, block_ms: int) -> AsyncGenerato
         await link.release(client)
 
 
-class GroupReader:
+class GroupReader(Reader):
     """A consumer of a group over several streams: reads its own pending entries, then abandoned ones at intervals, then new ones."""
 
     def __init__(self, link: Link, streams: Sequence[str], *, group: str, consumer: str, count: int, block_ms: int) -> None:
-        self._link = link
-        self._stream_of = {link.key(stream).encode(): stream for stream in streams}
+        super().__init__(link, streams, count=count, block_ms=block_ms)
         self._group = group
         self._consumer = consumer
-        self._count = count
-        self._block_ms = block_ms
         self._claimed_s = time.monotonic()
         self._pending: dict[bytes, bytes] = {}
-        self._fresh = True
-
-    def restart(self) -> None:
-        """Makes the next step check the groups and read the consumer's own pending entries again."""
-        self._fresh = True
 
     async def step(self, client: RedisClient) -> list[Delivery]:
-        """One batch."""
+        """One batch; the first one after a start checks the groups, and reads the consumer's own pending entries again."""
         if self._fresh:
             await self._create_groups(client)
             self._pending = dict.fromkeys(self._stream_of, b"0")
@@ -127,23 +129,15 @@ class GroupReader:
         return await self._accept(client, found)
 
 
-class Follower:
+class Follower(Reader):
     """Reads all new entries of several streams, for a single reader."""
 
     def __init__(self, link: Link, streams: Sequence[str], *, count: int, block_ms: int) -> None:
-        self._link = link
-        self._stream_of = {link.key(stream).encode(): stream for stream in streams}
-        self._count = count
-        self._block_ms = block_ms
+        super().__init__(link, streams, count=count, block_ms=block_ms)
         self._last: dict[bytes, bytes] = {}
-        self._fresh = True
-
-    def restart(self) -> None:
-        """Makes the next step check that its position still exists on the server."""
-        self._fresh = True
 
     async def step(self, client: RedisClient) -> list[Delivery]:
-        """One batch."""
+        """One batch; the first one after a start checks that its position still exists on the server."""
         if self._fresh:
             for key in self._stream_of:
                 self._last[key] = await self._place(client, key)

@@ -38,7 +38,7 @@ LEAVE_ROUTER = META_SELECTORS[1:]
 
 def cross_problems(config: Config) -> Iterator[Problem]:
     """Every contradiction, each at the path where it is best corrected."""
-    yield from _doors(config)
+    yield from doors(config)
     yield from _engines(config)
     yield from _engines_dns(config)
     yield from _ports(config)
@@ -123,7 +123,8 @@ def _routers_without_effect(config: Config) -> Iterator[str]:
         yield "agents.meta_routers: no effect while there is one engine"
 
 
-def _doors(config: Config) -> Iterator[Problem]:
+def doors(config: Config) -> Iterator[Problem]:
+    """Contradictions of addresses and keys, with which no gateway must serve."""
     gateway = config.gateway
     if gateway.no_auth and not is_loopback(gateway.host):
         yield Problem(

@@ -3,6 +3,8 @@
 import ipaddress
 from pathlib import Path
 
+import msgspec
+
 from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig
 from hmas.controller.config.section import GatewayConfig
 from hmas.controller.core.allowed_sites import ANY, AllowedSites
@@ -88,24 +90,9 @@ def running_agents(agents: AgentsConfig) -> tuple[str, ...]:
 
 
 def scheduler_settings(config: Config) -> SchedulerSettings:
-    """Every setting of the scheduler, for both the gateway and meta's twin."""
-    section = config.scheduler
-    return SchedulerSettings(
-        binding=section.binding,
-        queue_limit=section.queue_limit,
-        evict_lower_ranked=section.evict_lower_ranked,
-        overdue=section.overdue,
-        fence=section.fence,
-        fence_margin=section.fence_margin,
-        fence_overcommit=section.fence_overcommit,
-        fence_in_bypass=section.fence_in_bypass,
-        idle_relief=section.idle_relief,
-        late_service_share=section.late_service_share,
-        late_confidence=section.late_confidence,
-        overdue_wait_s=section.overdue_wait_s,
-        tpot_guard=section.tpot_guard,
-        headroom=config.slo.headroom,
-    )
+    """Every setting of the scheduler by its name, for both the gateway and meta's twin."""
+    named = msgspec.convert(config.scheduler, SchedulerSettings, from_attributes=True)
+    return msgspec.structs.replace(named, headroom=config.slo.headroom)
 
 
 def routers(config: Config) -> dict[str, str]:

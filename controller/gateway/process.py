@@ -12,6 +12,8 @@ from socket import AF_INET, AF_INET6, socket
 from hmas.controller.admin.server import AdminServer
 from hmas.controller.admin.token import kept_token
 from hmas.controller.bus.base import Bus
+from hmas.controller.config.check import dotted
+from hmas.controller.config.cross_checks import doors
 from hmas.controller.config.derived import admin_sites, admin_token_file, is_loopback, public_sites, url_of
 from hmas.controller.config.schema import Config, EngineConfig
 from hmas.controller.config.section import GatewayConfig
@@ -188,13 +190,8 @@ def _by_port(sockets: Sequence[socket], gateway: GatewayConfig) -> tuple[list[so
 
 def _check(config: Config, env: Mapping[str, str]) -> None:
     """Raises: ConfigError: See `serve`."""
-    gateway = config.gateway
-    if gateway.no_auth and not is_loopback(gateway.host):
-        raise ConfigError(f"gateway.no_auth: true with host {gateway.host!r}; allowed only on a loopback address such as 127.0.0.1")
-    if not gateway.admin_token_sha256 and not is_loopback(gateway.admin_host):
-        raise ConfigError(
-            f"gateway.admin_host: {gateway.admin_host!r} needs gateway.admin_token_sha256; without it only loopback is allowed"
-        )
+    for problem in doors(config):
+        raise ConfigError(f"{dotted(problem.path)}: {problem.message}")
     for engine in config.engines:
         _keys(engine, env)
 

@@ -40,12 +40,8 @@ FIGURES: Mapping[str, tuple[str, str, float]] = MappingProxyType(
     }
 )
 """By the name in `ModelReport.figures`: metric, meaning, and factor to its unit."""
-ENGINE_FIGURES: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "log_error": ("hmas_agent_prediction_log_error", "Mean absolute log of actual over predicted, by engine and target."),
-    }
-)
-"""The same for figures of one engine, named `TARGET_NAME/ENGINE` with `ttft` or `tpot` as target."""
+ENGINE_FIGURES = {"ttft_log_error": "ttft", "tpot_log_error": "tpot"}
+"""Figures of one engine, named `NAME/ENGINE`, and their targets."""
 ENGINES_SHOWN = 64
 OUT_OF_RANGE = "out_of_range"
 """Figures named `out_of_range/MODEL/FEATURE`: inputs outside the range that the model was trained on, since it was loaded."""
@@ -96,10 +92,8 @@ class ModelReports(Collector):
             labels=[*labels, "level"],
         )
         figures = {name: GaugeMetricFamily(metric, meaning, labels=labels) for name, (metric, meaning, _) in FIGURES.items()}
-        engines = {
-            name: GaugeMetricFamily(metric, meaning, labels=[*labels, "engine", "target"])
-            for name, (metric, meaning) in ENGINE_FIGURES.items()
-        }
+        help_text = "Mean absolute log of actual over predicted, by engine and target."
+        engines = GaugeMetricFamily("hmas_agent_prediction_log_error", help_text, labels=[*labels, "engine", "target"])
         outside = CounterMetricFamily(
             "hmas_model_input_out_of_range",
             "Inputs of an agent's model outside of what it was trained on, cut to its range, since the model was loaded.",
@@ -119,9 +113,9 @@ class ModelReports(Collector):
                 coverage.add_metric([*own, level], report.coverage[level])
             for name in FIGURES.keys() & report.figures.keys():
                 figures[name].add_metric(own, report.figures[name] * FIGURES[name][2])
-            for name, target, engine, value in _by_engine(report.figures):
-                engines[name].add_metric([*own, engine, target], value)
-        families = (info, fallback, memory, answered, coverage, outside, *figures.values(), *engines.values())
+            for engine, target, value in _by_engine(report.figures):
+                engines.add_metric([*own, engine, target], value)
+        families = (info, fallback, memory, answered, coverage, outside, *figures.values(), engines)
         return [family for family in families if family.samples]
 
 
@@ -139,12 +133,11 @@ def _out_of_range(reports: Iterable[ModelReport]) -> dict[tuple[str, str], float
     return found
 
 
-def _by_engine(figures: Mapping[str, float]) -> list[tuple[str, str, str, float]]:
-    """Figures of single engines as (name, target, engine, value), without unknown names and engines beyond the bound."""
+def _by_engine(figures: Mapping[str, float]) -> list[tuple[str, str, float]]:
+    """Figures of single engines as (engine, target, value), without unknown names and engines beyond the bound."""
     found = []
     for key, value in figures.items():
-        what, _, engine = key.partition("/")
-        target, _, name = what.partition("_")
-        if engine and name in ENGINE_FIGURES and target in ("ttft", "tpot"):
-            found.append((name, target, engine[:NAME_LIMIT], value))
-    return found[: len(ENGINE_FIGURES) * 2 * ENGINES_SHOWN]
+        name, _, engine = key.partition("/")
+        if engine and name in ENGINE_FIGURES:
+            found.append((engine[:NAME_LIMIT], ENGINE_FIGURES[name], value))
+    return found[: len(ENGINE_FIGURES) * ENGINES_SHOWN]

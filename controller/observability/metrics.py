@@ -3,6 +3,7 @@
 import platform
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
 from prometheus_client import CollectorRegistry, Gauge, ProcessCollector
@@ -47,110 +48,84 @@ class Metrics(Observer):
 
     def __init__(self, tenants: Collection[str] = ()) -> None:
         self.registry = registry = CollectorRegistry()
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        histogram = partial(Histogram, registry=registry)
         _describe_process(registry)
         self._known = set(tenants)
         self._tenant_labels: dict[str, str] = {}
-        self.requests = Counter("hmas_requests", "Requests that ended, by outcome.", ["tenant", "outcome"], registry=registry)
-        self.slo_met = Counter("hmas_slo_met_requests", "Requests that met both of their targets.", ["tenant"], registry=registry)
-        self._refused = Counter(
-            "hmas_refused_requests", "Requests answered with an error before they were queued, by its code.", ["code"], registry=registry
-        )
-        self.tokens = Counter("hmas_tokens", "Tokens, by direction (prompt tokens are estimates).", ["direction"], registry=registry)
-        self.tenant_tokens = Counter(
-            "hmas_tenant_tokens",
-            "Tokens of requests that were served, by tenant and direction.",
-            ["tenant", "direction"],
-            registry=registry,
+        self.requests = counter("hmas_requests", "Requests that ended, by outcome.", ["tenant", "outcome"])
+        self.slo_met = counter("hmas_slo_met_requests", "Requests that met both of their targets.", ["tenant"])
+        self._refused = counter("hmas_refused_requests", "Requests answered with an error before they were queued, by its code.", ["code"])
+        self.tokens = counter("hmas_tokens", "Tokens, by direction (prompt tokens are estimates).", ["direction"])
+        self.tenant_tokens = counter(
+            "hmas_tenant_tokens", "Tokens of requests that were served, by tenant and direction.", ["tenant", "direction"]
         )
         self._of_tenant: dict[str, _OfTenant] = {}
-        self.jain = Gauge("hmas_fairness_jain_ratio", "Jain's index over tenants' service by weight, last minute.", registry=registry)
-        self.max_min = Gauge(
-            "hmas_fairness_max_min_ratio", "Worst over best of tenants' service by weight, last minute.", registry=registry
-        )
+        self.jain = gauge("hmas_fairness_jain_ratio", "Jain's index over tenants' service by weight, last minute.")
+        self.max_min = gauge("hmas_fairness_max_min_ratio", "Worst over best of tenants' service by weight, last minute.")
         self._prompt_tokens, self._output_tokens = self.tokens.labels("prompt"), self.tokens.labels("output")
-        self.ttft = Histogram("hmas_ttft_seconds", "Arrival to first token.", ["tenant"], buckets=LATENCY_S, registry=registry)
-        self.tpot = Histogram("hmas_tpot_seconds", "Time per output token after the first.", ["tenant"], buckets=TPOT_S, registry=registry)
-        self.duration = Histogram("hmas_request_duration_seconds", "Arrival to end.", buckets=LATENCY_S, registry=registry)
-        self.queue_wait = Histogram("hmas_queue_wait_seconds", "Arrival to dispatch.", ["tenant"], buckets=LATENCY_S, registry=registry)
-        self.overhead = Histogram(
+        self.ttft = histogram("hmas_ttft_seconds", "Arrival to first token.", ["tenant"], buckets=LATENCY_S)
+        self.tpot = histogram("hmas_tpot_seconds", "Time per output token after the first.", ["tenant"], buckets=TPOT_S)
+        self.duration = histogram("hmas_request_duration_seconds", "Arrival to end.", buckets=LATENCY_S)
+        self.queue_wait = histogram("hmas_queue_wait_seconds", "Arrival to dispatch.", ["tenant"], buckets=LATENCY_S)
+        self.overhead = histogram(
             "hmas_gateway_overhead_seconds",
             "Time that the gateway itself added from the head of the request to the first byte of the answer, apart from the queue.",
             buckets=OVERHEAD_S,
-            registry=registry,
         )
-        self.passed = Counter(
-            "hmas_passthrough_requests", "Requests that are not queued (embeddings), by HTTP status.", ["status"], registry=registry
+        self.passed = counter("hmas_passthrough_requests", "Requests that are not queued (embeddings), by HTTP status.", ["status"])
+        self.passed_s = histogram(
+            "hmas_passthrough_duration_seconds", "Arrival to answer of served requests that are not queued.", buckets=LATENCY_S
         )
-        self.passed_s = Histogram(
-            "hmas_passthrough_duration_seconds",
-            "Arrival to answer of served requests that are not queued.",
-            buckets=LATENCY_S,
-            registry=registry,
+        self.passed_again_count = counter(
+            "hmas_passthrough_retries", "Requests that are not queued, sent a second time because the first failed."
         )
-        self.passed_again_count = Counter(
-            "hmas_passthrough_retries", "Requests that are not queued, sent a second time because the first failed.", registry=registry
+        self.passing = gauge(
+            "hmas_passthrough_in_flight_requests", "Requests that are not queued, sent and not answered yet.", ["instance"]
         )
-        self.passing = Gauge(
-            "hmas_passthrough_in_flight_requests",
-            "Requests that are not queued, sent and not answered yet.",
-            ["instance"],
-            registry=registry,
+        self.retries = counter("hmas_retries", "Requests sent a second time, because the first send had failed.")
+        self.engine_errors = counter("hmas_engine_errors", "Failures of engines, by instance.", ["instance"])
+        self.agent_faults = counter("hmas_agent_messages_rejected", "Messages of agents that were out of range, by agent.", ["agent"])
+        self.policy_switches = counter("hmas_policy_switches", "Changes of the queueing policy.")
+        self.waiting = gauge("hmas_queued_requests", "Waiting requests.")
+        self.tenant_waiting = gauge("hmas_tenant_queued_requests", "Waiting requests by tenant.", ["tenant"])
+        self.tenant_running = gauge("hmas_tenant_in_flight_requests", "Requests sent and not ended yet, by tenant.", ["tenant"])
+        self.tenant_weight = gauge("hmas_tenant_weight", "Active weight of each tenant.", ["tenant"])
+        self.oldest = gauge("hmas_oldest_wait_seconds", "Age of the oldest waiting request.")
+        self.policy = gauge("hmas_policy_info", "1 for the active policy.", ["policy"])
+        self.in_flight = gauge("hmas_in_flight_requests", "Requests sent and not ended yet.", ["instance"])
+        self.n_run = gauge("hmas_n_run", "Active dispatch window.", ["instance"])
+        self.token_budget = gauge("hmas_token_budget", "Active limit of tokens per engine step; 0 for the engine's own.", ["instance"])
+        self.guard = gauge(
+            "hmas_tpot_guard_factor", "Factor on the TPOT guard's share; 0 where one share is set for all instances.", ["instance"]
         )
-        self.retries = Counter("hmas_retries", "Requests sent a second time, because the first send had failed.", registry=registry)
-        self.engine_errors = Counter("hmas_engine_errors", "Failures of engines, by instance.", ["instance"], registry=registry)
-        self.agent_faults = Counter(
-            "hmas_agent_messages_rejected", "Messages of agents that were out of range, by agent.", ["agent"], registry=registry
-        )
-        self.policy_switches = Counter("hmas_policy_switches", "Changes of the queueing policy.", registry=registry)
-        self.waiting = Gauge("hmas_queued_requests", "Waiting requests.", registry=registry)
-        self.tenant_waiting = Gauge("hmas_tenant_queued_requests", "Waiting requests by tenant.", ["tenant"], registry=registry)
-        self.tenant_running = Gauge(
-            "hmas_tenant_in_flight_requests", "Requests sent and not ended yet, by tenant.", ["tenant"], registry=registry
-        )
-        self.tenant_weight = Gauge("hmas_tenant_weight", "Active weight of each tenant.", ["tenant"], registry=registry)
-        self.oldest = Gauge("hmas_oldest_wait_seconds", "Age of the oldest waiting request.", registry=registry)
-        self.policy = Gauge("hmas_policy_info", "1 for the active policy.", ["policy"], registry=registry)
-        self.in_flight = Gauge("hmas_in_flight_requests", "Requests sent and not ended yet.", ["instance"], registry=registry)
-        self.n_run = Gauge("hmas_n_run", "Active dispatch window.", ["instance"], registry=registry)
-        self.token_budget = Gauge(
-            "hmas_token_budget", "Active limit of tokens per engine step; 0 for the engine's own.", ["instance"], registry=registry
-        )
-        self.guard = Gauge(
-            "hmas_tpot_guard_factor",
-            "Factor on the TPOT guard's share; 0 where one share is set for all instances.",
-            ["instance"],
-            registry=registry,
-        )
-        self.first_token_overhead = Gauge(
+        self.first_token_overhead = gauge(
             "hmas_first_token_overhead_seconds",
             "Time of a first token beyond the prefill of its own prompt, estimated; 0 while unknown.",
             ["instance"],
-            registry=registry,
         )
-        self.held = Counter(
+        self.held = counter(
             "hmas_held_while_idle_seconds",
             "Time for which requests waited beside an engine that showed room, by the reason of the first that waited.",
             ["reason"],
-            registry=registry,
         )
         self._held_s: dict[str, float] = {}
-        self.set_aside = Gauge("hmas_agent_set_aside", "1 while some of an agent's answers are set aside.", ["agent"], registry=registry)
-        self.agent_loss = Gauge(
+        self.set_aside = gauge("hmas_agent_set_aside", "1 while some of an agent's answers are set aside.", ["agent"])
+        self.agent_loss = gauge(
             "hmas_agent_loss",
             "Mean loss over the newest 50 requests, of an agent's answers and of the default that they replace; lower is better.",
             ["agent", "answers", "of"],
-            registry=registry,
         )
-        self.up = Gauge("hmas_engine_up", "1 while the engine answers.", ["instance"], registry=registry)
-        self.kv_usage = Gauge("hmas_kv_usage_ratio", "Share of KV blocks in use.", ["instance"], registry=registry)
-        self.kv_committed = Gauge("hmas_kv_committed_ratio", "Share of the admission fence taken.", ["instance"], registry=registry)
+        self.up = gauge("hmas_engine_up", "1 while the engine answers.", ["instance"])
+        self.kv_usage = gauge("hmas_kv_usage_ratio", "Share of KV blocks in use.", ["instance"])
+        self.kv_committed = gauge("hmas_kv_committed_ratio", "Share of the admission fence taken.", ["instance"])
         self._of_instance = (
             *(self.passing, self.in_flight, self.n_run, self.token_budget, self.guard),
             *(self.first_token_overhead, self.up, self.kv_usage, self.kv_committed, self.engine_errors),
         )
         self._instances: set[str] = set()
-        self.bus_up = Gauge("hmas_bus_connected", "1 while the message bus is connected.", registry=registry)
-        self.bus_dropped = Gauge("hmas_bus_dropped_messages", "Messages dropped because the bus was not connected.", registry=registry)
+        self.bus_up = gauge("hmas_bus_connected", "1 while the message bus is connected.")
+        self.bus_dropped = gauge("hmas_bus_dropped_messages", "Messages dropped because the bus was not connected.")
 
     def know(self, tenants: Collection[str]) -> None:
         """Gives newly configured tenants a label of their own."""

@@ -3,7 +3,8 @@
 An exporter derives from `Observer` and needs to import nothing else: the types of its arguments stand here, too.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Concatenate, ParamSpec
 
 from hmas.controller.control.estimates import Declared
 from hmas.controller.control.resolve import Directives
@@ -104,99 +105,42 @@ class Observer:
         """The gateway has ended its last request: send what is left. After two seconds this is cancelled."""
 
 
-class Observers(Observer):
-    """Passes every event to all observers that listen to it, in the order of the observers."""
+P = ParamSpec("P")
+
+
+def _passed_on(event: Callable[Concatenate[Observer, P], None], observers: Sequence[Observer]) -> Callable[P, None]:
+    """Passes an event to the observers that override its method: most observers need few events."""
+    name = event.__name__
+    listening: list[Callable[P, None]] = [getattr(one, name) for one in observers if getattr(type(one), name) is not event]
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> None:
+        for one in listening:
+            one(*args, **kwargs)
+
+    return call
+
+
+class Observers:
+    """Passes every event of `Observer` to all observers that listen to it, in the order of the observers."""
 
     def __init__(self, observers: Sequence[Observer], clock: Clock) -> None:
         self._clock = clock
-        # An event reaches only those that override its method: most observers need few events.
-        self._received = [one for one in observers if type(one).received is not Observer.received]
-        self._queued = [one for one in observers if type(one).queued is not Observer.queued]
-        self._estimated = [one for one in observers if type(one).estimated is not Observer.estimated]
-        self._dispatched = [one for one in observers if type(one).dispatched is not Observer.dispatched]
-        self._first_token = [one for one in observers if type(one).first_token is not Observer.first_token]
-        self._engine_failed = [one for one in observers if type(one).engine_failed is not Observer.engine_failed]
-        self._retried = [one for one in observers if type(one).retried is not Observer.retried]
-        self._ended = [one for one in observers if type(one).ended is not Observer.ended]
-        self._sampled = [one for one in observers if type(one).sampled is not Observer.sampled]
-        self._all = list(observers)
-
-    def received(
-        self,
-        request: Request,
-        client_request_id: str,
-        declared: Declared,
-        trace_headers: Mapping[str, str],
-        estimates: Estimates,
-    ) -> None:
-        """See `Observer.received`."""
-        for one in self._received:
-            one.received(request, client_request_id, declared, trace_headers, estimates)
-
-    def queued(self, entry: QueueEntry) -> None:
-        """See `Observer.queued`."""
-        for one in self._queued:
-            one.queued(entry)
-
-    def estimated(self, request: Request, estimates: Estimates, now_s: float) -> None:
-        """See `Observer.estimated`."""
-        for one in self._estimated:
-            one.estimated(request, estimates, now_s)
-
-    def dispatched(self, dispatch: Dispatch, now_s: float) -> None:
-        """See `Observer.dispatched`."""
-        for one in self._dispatched:
-            one.dispatched(dispatch, now_s)
-
-    def first_token(self, request: Request, instance: str, overhead_s: float, now_s: float) -> None:
-        """See `Observer.first_token`."""
-        for one in self._first_token:
-            one.first_token(request, instance, overhead_s, now_s)
-
-    def engine_failed(self, request: Request, instance: str, reason: str, now_s: float) -> None:
-        """See `Observer.engine_failed`."""
-        for one in self._engine_failed:
-            one.engine_failed(request, instance, reason, now_s)
-
-    def retried(self, request: Request, reason: str, now_s: float) -> None:
-        """See `Observer.retried`."""
-        for one in self._retried:
-            one.retried(request, reason, now_s)
-
-    def ended(self, completion: Completion) -> None:
-        """See `Observer.ended`."""
-        for one in self._ended:
-            one.ended(completion)
-
-    def refused(self, code: str) -> None:
-        """See `Observer.refused`."""
-        for one in self._all:
-            one.refused(code)
-
-    def passed_through(self, status: int, took_s: float) -> None:
-        """See `Observer.passed_through`."""
-        for one in self._all:
-            one.passed_through(status, took_s)
-
-    def passed_again(self) -> None:
-        """See `Observer.passed_again`."""
-        for one in self._all:
-            one.passed_again()
-
-    def agent_rejected(self, agent: str, reason: str) -> None:
-        """See `Observer.agent_rejected`."""
-        for one in self._all:
-            one.agent_rejected(agent, reason)
-
-    def control_changed(self, before: Directives | None, after: Directives, now_s: float) -> None:
-        """See `Observer.control_changed`."""
-        for one in self._all:
-            one.control_changed(before, after, now_s)
-
-    def noted(self, event: Event) -> None:
-        """See `Observer.noted`."""
-        for one in self._all:
-            one.noted(event)
+        self.received = _passed_on(Observer.received, observers)
+        self.queued = _passed_on(Observer.queued, observers)
+        self.estimated = _passed_on(Observer.estimated, observers)
+        self.dispatched = _passed_on(Observer.dispatched, observers)
+        self.first_token = _passed_on(Observer.first_token, observers)
+        self.engine_failed = _passed_on(Observer.engine_failed, observers)
+        self.retried = _passed_on(Observer.retried, observers)
+        self.ended = _passed_on(Observer.ended, observers)
+        self.refused = _passed_on(Observer.refused, observers)
+        self.passed_through = _passed_on(Observer.passed_through, observers)
+        self.passed_again = _passed_on(Observer.passed_again, observers)
+        self.agent_rejected = _passed_on(Observer.agent_rejected, observers)
+        self.control_changed = _passed_on(Observer.control_changed, observers)
+        self.noted = _passed_on(Observer.noted, observers)
+        self.decided = _passed_on(Observer.decided, observers)
+        self.sampled = _passed_on(Observer.sampled, observers)
 
     def note(
         self,
@@ -224,13 +168,3 @@ class Observers(Observer):
                 decision_id=decision_id,
             )
         )
-
-    def decided(self, decision: MetaDecision) -> None:
-        """See `Observer.decided`."""
-        for one in self._all:
-            one.decided(decision)
-
-    def sampled(self, snapshot: SystemSnapshot) -> None:
-        """See `Observer.sampled`."""
-        for one in self._sampled:
-            one.sampled(snapshot)

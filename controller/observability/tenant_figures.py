@@ -39,12 +39,8 @@ class TenantFigures(msgspec.Struct, frozen=True, kw_only=True):
         return {
             "name": self.name,
             "weight": self.weight,
-            "running": self.load.running,
-            "waiting": self.load.waiting,
-            "overdue": self.load.overdue,
-            "oldest_wait_ms": self.load.oldest_wait_ms,
+            **msgspec.structs.asdict(self.load),
             "waits_for": self.waits_for or None,
-            "floods": self.load.floods,
             "service_share": self.service_share,
             "weight_share": self.weight_share,
             "goodput": goodput(self.recent, self.recent.window_s),

@@ -46,12 +46,10 @@ class RestartHistory:
 
     rule: RestartRule
     in_a_row: int = 0
-    total: int = 0
     _crashes: deque[float] = field(default_factory=deque)
 
     def crashed(self, started_s: float, now_s: float) -> float | None:
         """Records a crash; returns the seconds to wait before the next start, None to give up."""
-        self.total += 1
         self.in_a_row = 1 if now_s - started_s >= self.rule.steady_s else self.in_a_row + 1
         self._crashes.append(now_s)
         while self._crashes and now_s - self._crashes[0] > self.rule.window_s:

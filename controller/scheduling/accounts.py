@@ -1,5 +1,6 @@
 """The scheduler's accounts: the snapshot that agents read, and the check that the sums balance."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from hmas.controller.core.errors import SchedulingError
@@ -81,26 +82,24 @@ def _models(instance: Instance) -> list[str]:
 
 def by_tenant(room: WaitQueue, running: Iterable[Running], now_s: float) -> dict[str, TenantLoad]:
     """What each tenant has waiting and in flight. O(waiting + running)."""
-    in_flight: dict[str, int] = {}
-    for run in running:
-        in_flight[run.entry.request.tenant] = in_flight.get(run.entry.request.tenant, 0) + 1
+    in_flight = Counter(run.entry.request.tenant for run in running)
     oldest: dict[str, QueuedRequest] = {}
-    waiting: dict[str, int] = {}
-    overdue: dict[str, int] = {}
+    waiting: Counter[str] = Counter()
+    overdue: Counter[str] = Counter()
     flooding: set[str] = set()
     for group in room.queues.groups:
-        flooding.update(group.flooding)
+        flooding.update(group.watch.flooding)
         for one in group.members.values():
             request = one.entry.request
-            waiting[request.tenant] = waiting.get(request.tenant, 0) + 1
-            overdue[request.tenant] = overdue.get(request.tenant, 0) + one.overdue
+            waiting[request.tenant] += 1
+            overdue[request.tenant] += one.overdue
             if request.tenant not in oldest or request.arrival_s < oldest[request.tenant].entry.request.arrival_s:
                 oldest[request.tenant] = one
     loads = {tenant: TenantLoad(running=number, floods=tenant in flooding) for tenant, number in in_flight.items()}
     for tenant, first in oldest.items():
         loads[tenant] = TenantLoad(
             waiting=waiting[tenant],
-            running=in_flight.get(tenant, 0),
+            running=in_flight[tenant],
             overdue=overdue[tenant],
             oldest_wait_ms=1000.0 * max(0.0, now_s - first.entry.request.arrival_s),
             waits_for=first.entry.blocked or first.group.blocked,

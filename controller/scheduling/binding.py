@@ -36,19 +36,12 @@ class QueuedInstance:
         self._tokens = 0
         self._prompt_tokens = 0
 
-    def joins(self, bound: _Bound) -> None:
-        """Counts a request that is bound to it."""
-        self.waiting += 1
-        self._sequences += bound.sequences
-        self._tokens += bound.tokens
-        self._prompt_tokens += bound.prompt_tokens
-
-    def leaves(self, bound: _Bound) -> None:
-        """No longer counts a request, which has left its queue."""
-        self.waiting -= 1
-        self._sequences -= bound.sequences
-        self._tokens -= bound.tokens
-        self._prompt_tokens -= bound.prompt_tokens
+    def count(self, bound: _Bound, more: int) -> None:
+        """Counts a request that is bound to it (1), or no longer one that has left its queue (-1)."""
+        self.waiting += more
+        self._sequences += more * bound.sequences
+        self._tokens += more * bound.tokens
+        self._prompt_tokens += more * bound.prompt_tokens
 
     @property
     def n_run(self) -> int:
@@ -133,7 +126,7 @@ class ArrivalBinding:
                 queued = self._queued.get(choice.instance)
                 if queued is None:
                     queued = self._queued[choice.instance] = QueuedInstance(state)
-                queued.joins(bound)
+                queued.count(bound, 1)
                 self._routers.sent(entry, choice.instance, now_s)
                 return
 
@@ -143,7 +136,7 @@ class ArrivalBinding:
         if bound is None:
             return None
         queued = self._queued[entry.bound]
-        queued.leaves(bound)
+        queued.count(bound, -1)
         if not queued.waiting:
             del self._queued[entry.bound]
         return bound.choice

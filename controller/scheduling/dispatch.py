@@ -13,8 +13,9 @@ from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.instance_group import InstanceGroup, Least
 from hmas.controller.scheduling.instances.kv_fence import upper_tokens
 from hmas.controller.scheduling.instances.room import may_pass_fence
-from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry, QueuePolicy
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.queue.model_queue import WINDOW, ModelQueue
+from hmas.controller.scheduling.queue.tenant_share import TenantShareLimiter
 from hmas.controller.scheduling.routers import Routers
 from hmas.controller.scheduling.settings import SchedulerSettings
 
@@ -108,7 +109,7 @@ class DispatchPlanner:
 
     def find(self, group: ModelQueue, now_s: float) -> PlannedDispatch | None:
         """The next dispatch of a group, None if no request can go. O(1) in the waiting requests if no instance has a free slot."""
-        waiting = len(group.policy) or (self._serves_late and len(group.late))
+        waiting = len(group.ready.policy) or (self._serves_late and len(group.late.policy))
         if not waiting:
             group.blocked = ""
         if not waiting or not group.offers():
@@ -119,18 +120,18 @@ class DispatchPlanner:
             _, found = self._search(group.late, group, now_s, late=True, owed=True)
             if found is not None:
                 return found
-        looked, found = self._search(group.policy, group, now_s, late=False)
+        looked, found = self._search(group.ready, group, now_s, late=False)
         if not looked and self._serves_late:
             _, found = self._search(group.late, group, now_s, late=True)
         return found
 
     def _search(
-        self, source: QueuePolicy, group: ModelQueue, now_s: float, *, late: bool, owed: bool = False
+        self, source: TenantShareLimiter, group: ModelQueue, now_s: float, *, late: bool, owed: bool = False
     ) -> tuple[bool, PlannedDispatch | None]:
         """Whether there was any entry to consider, and the dispatch that was found. `owed`: only the first entry is considered."""
         kept_out = self._kept_out(group)
         for tenant in kept_out:
-            source.close_tenant(tenant, now_s)
+            source.policy.close_tenant(tenant, now_s)
         looked, found = self._walk(source, group, now_s, late=late, owed=owed)
         for tenant in kept_out:
             source.open_tenant(tenant, now_s)
@@ -138,7 +139,9 @@ class DispatchPlanner:
             group.blocked = RESERVED
         return looked, found
 
-    def _walk(self, source: QueuePolicy, group: ModelQueue, now_s: float, *, late: bool, owed: bool) -> tuple[bool, PlannedDispatch | None]:
+    def _walk(
+        self, source: TenantShareLimiter, group: ModelQueue, now_s: float, *, late: bool, owed: bool
+    ) -> tuple[bool, PlannedDispatch | None]:
         passed: list[QueueEntry] = []
         barred = 0
         kept_free: set[str] = set()
@@ -151,7 +154,7 @@ class DispatchPlanner:
             entry = take(now_s)
         awaits_room = False
         while entry is not None:
-            floods = entry.request.tenant in group.flooding
+            floods = entry.request.tenant in group.watch.flooding
             if floods and awaits_room:
                 passed.append(entry)
                 break
@@ -167,26 +170,26 @@ class DispatchPlanner:
             if floods:
                 # What holds one request of a flood holds most of them, and behind them wait those of the others.
                 held_floods.append(entry.request.tenant)
-                source.close_tenant(entry.request.tenant, now_s)
+                source.policy.close_tenant(entry.request.tenant, now_s)
             elif entry.skipped >= PATIENCE and not (is_barred and entry.request.sequences == 1):
                 kept_free |= _roomiest(entry, group.instances, kept_free)
             entry = take(now_s) if len(passed) - barred <= LOOK_AHEAD and barred < BARRED_MOST and not owed else None
         group.blocked = passed[0].blocked if passed and found is None else ""
         for held_back in reversed(passed):
             held_back.skipped += found is not None
-            source.undo_pop(held_back, now_s)
+            source.policy.undo_pop(held_back, now_s)
         for tenant in held_floods:
             source.open_tenant(tenant, now_s)
         return bool(passed) or found is not None, found
 
     def _kept_out(self, group: ModelQueue) -> Sequence[str]:
         """Tenants that flood, if no instance has room for more of them."""
-        if not group.reserve.share or any(self._takes_flood(instance, group) for instance in group.instances.open):
+        if not group.watch.reserve.share or any(self._takes_flood(instance, group) for instance in group.instances.open):
             return ()
-        return sorted(group.flooding)
+        return sorted(group.watch.flooding)
 
     def _takes_flood(self, instance: Instance, group: ModelQueue) -> bool:
-        return self._flood_reserve.spares(instance, group.flooding, group.reserve)
+        return self._flood_reserve.spares(instance, group.watch.flooding, group.watch.reserve)
 
     def _place(
         self, entry: QueueEntry, tokens: int, group: ModelQueue, kept_free: set[str], now_s: float, *, late: bool, owed: bool
@@ -198,7 +201,8 @@ class DispatchPlanner:
         passed while another one's can (`InstanceGroup.least_to_hold`): its engine would refuse it for good.
         """
         request = entry.request
-        floods = group.reserve.share > 0.0 and request.tenant in group.flooding
+        watch = group.watch
+        floods = watch.reserve.share > 0.0 and request.tenant in watch.flooding
         least = group.instances.least_to_hold(entry) if entry.blocked == TOO_SMALL else None
         barred = PINNED if entry.only else ALREADY_TRIED if entry.tried else TOO_SMALL if least else ""
         reason = RESERVED if floods else KEPT_FREE if kept_free else barred or (LATE_SHARE if late else WINDOW)
@@ -218,11 +222,11 @@ class DispatchPlanner:
                 reason = FENCE
                 fits = not self.fenced or chosen.fence.admits(tokens)
                 if fits or (not floods and self._passes_fence(entry, tokens, chosen, now_s, spares_work=spares_work)):
-                    kept_ms, cached = group.reserve.tpot_ms, choice.cached_tokens
+                    kept_ms, cached = watch.reserve.tpot_ms, choice.cached_tokens
                     if cached_ms is not None and waits_for_cache(entry, cached_ms, chosen, cached, now_s):
                         reason = GUARD
                         continue
-                    if self.guard.admits(entry, chosen, now_s, late=late, flooding=group.flooding, kept_ms=kept_ms, cached_tokens=cached):
+                    if self.guard.admits(entry, chosen, now_s, late=late, flooding=watch.flooding, kept_ms=kept_ms, cached_tokens=cached):
                         return choice if fits else replace(choice, reason=f"{choice.reason}; {PAST_FENCE}")
                     if not late:
                         chosen.wanted(now_s)

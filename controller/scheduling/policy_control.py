@@ -12,7 +12,6 @@ from hmas.controller.scheduling.dispatch import DispatchPlanner
 from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.running import Running, TokenSource
 from hmas.controller.scheduling.policies.registry import GUARD, check_parameters, own_parameters
-from hmas.controller.scheduling.policy_base.queue_entry import QueuePolicy
 from hmas.controller.scheduling.queue.wait_queue import WaitQueue
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.engines.base import EngineSnapshot
@@ -77,10 +76,6 @@ class PolicyControl:
     def wants_times_alone(self) -> bool:
         """Whether a router reads `Estimates.alone` and has a choice. Prediction need not compute these times otherwise."""
         return self._planner.routers.uses_times_alone and len(self.instances) > 1
-
-    def policy_of(self, model: str) -> QueuePolicy:
-        """The active policy as it orders the requests of a model."""
-        return self._wait_queue.queues.of(model).policy
 
     @property
     def queued(self) -> int:
@@ -174,8 +169,7 @@ class PolicyControl:
         requests in flight stay.
         """
         running = sum(run.entry.request.sequences for run in self._running.values() if run.entry.request.tenant == tenant)
-        if self.tenancy.set_limits(tenant, limits, running, now_s):
-            self._wait_queue.queues.limit_tenants()
+        self.tenancy.set_limits(tenant, limits, running, now_s)
 
     def set_draining(self, instance: str, draining: bool) -> None:
         """Stops or resumes dispatches to an instance; requests in flight stay.

@@ -32,10 +32,6 @@ class Routers:
         self.uses_blocks = self.uses_times_alone = False
         self.set(ALL, router)
 
-    def of(self, model: str) -> Router:
-        """The router of a model."""
-        return self._routers.get(model) or self._routers[ALL]
-
     def set(self, model: str, router: Router | None) -> None:
         """Replaces the router of a model, or of `ALL` others; None removes that of a model. What the old one has learned is lost."""
         if router is None:

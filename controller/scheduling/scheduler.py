@@ -164,7 +164,7 @@ class Scheduler(SchedulerReports):
                 idle += 1
             else:
                 idle = 0
-                group.sends(found.entry, now_s)
+                group.watch.sent(found.entry, now_s)
                 sent.append(self._start(found, now_s))
         if self.settings.idle_relief:
             sent += [self._relieve(waiting, instance, now_s) for waiting, instance in self._idle_holds.take(self.tenancy, now_s)]

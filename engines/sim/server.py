@@ -100,18 +100,6 @@ class SimServer:
             refused = Refused(error.status, f"{request.method} {request.path}: {error.reason}", kind="HTTPError")
             return _refused(request, refused)
 
-    async def chat(self, request: web.Request) -> web.StreamResponse:
-        """POST /v1/chat/completions."""
-        return await self._generate(request, parse_chat, Reply, "chatcmpl-")
-
-    async def completion(self, request: web.Request) -> web.StreamResponse:
-        """POST /v1/completions."""
-        return await self._generate(request, parse_completion, Reply, "cmpl-")
-
-    async def messages(self, request: web.Request) -> web.StreamResponse:
-        """POST /v1/messages."""
-        return await self._generate(request, parse_messages, MessagesReply, "msg_")
-
     async def count_tokens(self, request: web.Request) -> web.Response:
         """POST /v1/messages/count_tokens."""
         length = self._driver.model.profile.max_model_len
@@ -120,7 +108,7 @@ class SimServer:
     async def responses(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/responses."""
         turn = ResponseTurn(await request.read(), self._responses)
-        return await self._generate(request, turn.parse, partial(ResponsesReply, turn=turn), "resp_")
+        return await self.generate(request, parse=turn.parse, render=partial(ResponsesReply, turn=turn), prefix="resp_")
 
     async def response(self, request: web.Request) -> web.Response:
         """GET or DELETE /v1/responses/ID, POST /v1/responses/ID/cancel: every response has ended when its id is known."""
@@ -191,9 +179,10 @@ class SimServer:
             aborted += [given] if ended else []
         return _json(orjson.dumps({"aborted": aborted}))
 
-    async def _generate(
-        self, request: web.Request, parse: Callable[..., Ask], render: Callable[..., Reply], prefix: str
+    async def generate(
+        self, request: web.Request, *, parse: Callable[..., Ask], render: Callable[..., Reply], prefix: str
     ) -> web.StreamResponse:
+        """Answers a request for completions. An API differs by how its bodies are read, what it answers, and how its ids begin."""
         if self._draining:
             raise Refused(503, "the engine is shutting down", kind="ServiceUnavailableError")
         model = self._driver.model
@@ -327,9 +316,9 @@ def create_app(
     app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[server.guard])
     app.add_routes(
         [
-            web.post("/v1/chat/completions", server.chat),
-            web.post("/v1/completions", server.completion),
-            web.post("/v1/messages", server.messages),
+            web.post("/v1/chat/completions", partial(server.generate, parse=parse_chat, render=Reply, prefix="chatcmpl-")),
+            web.post("/v1/completions", partial(server.generate, parse=parse_completion, render=Reply, prefix="cmpl-")),
+            web.post("/v1/messages", partial(server.generate, parse=parse_messages, render=MessagesReply, prefix="msg_")),
             web.post("/v1/messages/count_tokens", server.count_tokens),
             web.post("/v1/responses", server.responses),
             web.get("/v1/responses/{id}", server.response),

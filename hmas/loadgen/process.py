@@ -5,7 +5,6 @@ It runs as a separate process (`python -m hmas.loadgen.process`), so that no oth
 
 import asyncio
 import gc
-import resource
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -157,10 +156,7 @@ class LoadGenerator:
             started_s=self._start_s,
             elapsed_s=self._clock.now_s() - self._start_s,
             max_gap_s=self._max_gap_s,
-            cpu_s=sum(resource.getrusage(resource.RUSAGE_SELF)[:2]),
-            output_tokens=sum(r.output_tokens for r in self.results),
             outcomes=count_outcomes(self.results),
-            late_ms_max=max((r.late_ms for r in self.results), default=0.0),
         )
 
     async def _send_all(self, session: aiohttp.ClientSession) -> list[asyncio.Task[None]]:

@@ -57,7 +57,7 @@ def arrivals_from_trace(trace: Trace, spec: ReplaySpec, mixture: Mixture, prompt
         raise TraceError(f"kind is {kind_name!r}; allowed: {', '.join(mixture.kinds)}")
     kind = mixture.kinds[kind_name]
     order = _output_ranks(rows, kind, known)
-    importances = draw_importances(spec.seed, len(rows))
+    importances = draw_importances(spec.seed, len(rows)).tolist()
     draws = {name: stream(spec.seed, name).random(len(rows)) for name in ("tasks", "lengths", "tenants")}
     writer, guessed = PromptWriter(prompts), tasks_by_rank(kind, mixture.level_spread, order, draws["tasks"])
     arrivals, cut = [], 0

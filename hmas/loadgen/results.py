@@ -88,18 +88,13 @@ class RunSummary(msgspec.Struct, kw_only=True):
         started_s: When arrivals began, seconds since the epoch.
         elapsed_s: Time until the last answer, or until the end of waiting.
         max_gap_s: Longest time in which the event loop did not run; above `GAP_LIMIT_S` latencies are unreliable.
-        cpu_s: CPU time of the load generator.
-        output_tokens: All received output tokens.
         outcomes: Count by outcome.
     """
 
     started_s: float
     elapsed_s: float
     max_gap_s: float
-    cpu_s: float
-    output_tokens: int
     outcomes: dict[str, int]
-    late_ms_max: float = 0.0
 
     @property
     def noisy(self) -> bool:

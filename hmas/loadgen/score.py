@@ -1,6 +1,6 @@
 """Computes the figures for comparing runs from the clients' results."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -79,9 +79,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     fairness: Fairness
 
 
-def score(
-    results: Sequence[Result], *, warmup_s: float, arrivals_end_s: float, run_end_s: float, weights: Mapping[str, float] | None = None
-) -> Score:
+def score(results: Sequence[Result], *, warmup_s: float, arrivals_end_s: float, run_end_s: float) -> Score:
     """Scores a run.
 
     Args:
@@ -89,7 +87,6 @@ def score(
         warmup_s: Requests that arrived before this are not scored.
         arrivals_end_s: End of the span in which requests arrived.
         run_end_s: When the last answer ended, or waiting ended; seconds from the run's start, like the others.
-        weights: Weight by tenant, for `fairness`; 1 for other tenants.
     """
     scored = [r for r in results if r.at_s >= warmup_s]
     span_s = max(arrivals_end_s - warmup_s, 1e-9)
@@ -125,7 +122,7 @@ def score(
         per_tenant=per_tenant,
         jain_tenants=jain(c.goodput_rate for c in per_tenant.values()),
         jain_classes=jain(c.goodput_rate for c in per_class.values()),
-        fairness=fairness(map(_service, scored), weights),
+        fairness=fairness(map(_service, scored)),
     )
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 from msgspec import Meta
 
 from hmas.controller.core.slo import IMPORTANCE_MAX, IMPORTANCE_MIN, slo_for
@@ -116,7 +117,7 @@ def generate(spec: WorkloadSpec, mixture: Mixture, prompts: PromptData) -> list[
     times = arrival_times(spec.arrivals, stream(spec.seed, "arrivals"))
     shapes = draw_shapes(spec, mixture, len(times))
     tenants = stream(spec.seed, "tenants").random(len(times))
-    importances = draw_importances(spec.seed, len(times))
+    importances = draw_importances(spec.seed, len(times)).tolist()
     writer = PromptWriter(prompts)
     arrivals = []
     for i, (at_s, shape) in enumerate(zip(times.tolist(), shapes, strict=True)):
@@ -155,10 +156,9 @@ def make_arrival(
     )
 
 
-def draw_importances(seed: int, count: int) -> list[float]:
-    """Importance scores, uniform between 0.5 and 1 (H-MAS E.5)."""
-    drawn = stream(seed, "importance").random(count)
-    return [IMPORTANCE_MIN + (IMPORTANCE_MAX - IMPORTANCE_MIN) * float(u) for u in drawn]
+def draw_importances(seed: int, count: int) -> npt.NDArray[np.float64]:
+    """Importance scores, uniform between 0.5 and 1 (H-MAS E.5), from a random stream of their own."""
+    return IMPORTANCE_MIN + (IMPORTANCE_MAX - IMPORTANCE_MIN) * stream(seed, "importance").random(count)
 
 
 def draw_shapes(spec: WorkloadSpec, mixture: Mixture, count: int) -> list[Shape]:

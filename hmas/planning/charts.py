@@ -108,21 +108,19 @@ def instances(path: Path, found: Mapping[str, InstanceFigures]) -> None:
     save(path, draw, height=max(2.0, 0.8 + 0.28 * len(found)))
 
 
-def lines(path: Path, drawn: Sequence[Line], *, x_label: str, y_label: str, mark: float | None = None, y_from_zero: bool = True) -> None:
+def lines(path: Path, drawn: Sequence[Line], *, x_label: str, y_label: str, mark: float | None = None) -> None:
     """Plots lines over a common axis into a file; `mark` is a level to compare with."""
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        plot_lines(axes, drawn, x_label=x_label, y_label=y_label, mark=mark, y_from_zero=y_from_zero)
+        plot_lines(axes, drawn, x_label=x_label, y_label=y_label, mark=mark)
         if len(drawn) > 1 or drawn[0].name:
             figure.legend(loc="outside right upper", fontsize=8, frameon=False)
 
     save(path, draw, width=9.0, height=4.0)
 
 
-def plot_lines(
-    axes: Axes, drawn: Sequence[Line], *, x_label: str, y_label: str, mark: float | None = None, y_from_zero: bool = True
-) -> None:
+def plot_lines(axes: Axes, drawn: Sequence[Line], *, x_label: str, y_label: str, mark: float | None = None) -> None:
     """Plots lines over a common axis; `mark` is a level to compare with."""
     for line in drawn:
         axes.plot([x for x, _ in line.points], [y for _, y in line.points], marker="o", markersize=3.0, linewidth=1.3, label=line.name)
@@ -130,8 +128,7 @@ def plot_lines(
         axes.axhline(mark, color="0.3", linewidth=0.9, linestyle="--")
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
-    if y_from_zero:
-        axes.set_ylim(bottom=0.0)
+    axes.set_ylim(bottom=0.0)
 
 
 def plot_shares(axes: Axes, values: Sequence[float], total: int, label: str, *, name: str = "") -> None:

@@ -219,7 +219,7 @@ def sweep_document(grid: Grid, points: Sequence[Point], rows: Sequence[Row]) -> 
     }
 
 
-def varied(rows: Sequence[Row]) -> list[str]:
+def varied(rows: Sequence["Row | Mean"]) -> list[str]:
     """Axes with more than one value, except seeds."""
     return [axis for axis in AXES if axis != "seed" and len({str(row.axes[axis]) for row in rows}) > 1]
 
@@ -229,7 +229,6 @@ class Mean(msgspec.Struct, frozen=True, kw_only=True):
 
     axes: dict[str, Any]
     figures: dict[str, float]
-    seeds: int
 
 
 def means(rows: Sequence[Row]) -> list[Mean]:
@@ -243,7 +242,7 @@ def means(rows: Sequence[Row]) -> list[Mean]:
 def _mean(group: Sequence[Row]) -> Mean:
     names = group[0].figures
     summed = {name: sum(row.figures[name] for row in group) / len(group) for name in names}
-    return Mean(axes=group[0].axes, figures=summed, seeds=len(group))
+    return Mean(axes=group[0].axes, figures=summed)
 
 
 def curves(found: Sequence[Mean], figure: str) -> tuple[str, list[tuple[str, list[tuple[float, float]]]]]:
@@ -251,7 +250,7 @@ def curves(found: Sequence[Mean], figure: str) -> tuple[str, list[tuple[str, lis
 
     Empty if no number varies.
     """
-    names = [axis for axis in AXES if axis != "seed" and len({str(one.axes[axis]) for one in found}) > 1]
+    names = varied(found)
     x_axis = next((axis for axis in ("load", "n_run") if axis in names), "")
     if not x_axis:
         return "", []

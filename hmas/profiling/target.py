@@ -56,7 +56,7 @@ async def look_at(url: str, *, model: str = "", api_key: str = "") -> Target:
     try:
         snapshot = await engine.snapshot(0.0)
         version = engine.capabilities.version
-        _status, metrics = await engine.get("/metrics")
+        _status, metrics = await engine.call("GET", "/metrics")
     except EngineError:
         metrics, version = b"", ""
     finally:

@@ -78,11 +78,6 @@ class SessionDriver:
         self._source_ids = {source: _SOURCE_IDS * (place + 1) for place, source in enumerate(sources)}
         self.ended: list[SessionEnd] = []
 
-    @property
-    def unfinished(self) -> int:
-        """Sessions that have begun and not ended."""
-        return len(self._live)
-
     def unsent(self, *, whole: bool) -> Iterator[Request]:
         """The calls that were never issued because an earlier call of their session was not answered, with the time of that.
 

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from hmas.controller.core.slo import IMPORTANCE_MAX, IMPORTANCE_MIN
 from hmas.controller.core.types import TaskType
 from hmas.loadgen.requests import Floats, Ints
 from hmas.loadgen.streams import stream
+from hmas.loadgen.workload import draw_importances
 from hmas.workloads.options import Options
 
 LEAST_CAP = 256
@@ -63,8 +63,7 @@ class SessionPlan:
         self.duration_s = duration_s
         self.options = options
         self.which: Ints = stream(options.seed, "sessions").integers(0, len(self.sessions), len(at_s))
-        drawn: Floats = stream(options.seed, "importance").random(len(at_s))
-        self.importance = IMPORTANCE_MIN + (IMPORTANCE_MAX - IMPORTANCE_MIN) * drawn
+        self.importance = draw_importances(options.seed, len(at_s))
 
     def __len__(self) -> int:
         return len(self.at_s)

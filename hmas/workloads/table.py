@@ -13,8 +13,8 @@ from hmas.controller.core.types import Estimates, Request, Slo
 from hmas.controller.scheduling.default_estimates import History
 from hmas.controller.simulation import Arrival
 from hmas.loadgen.requests import TASKS, Column, Floats, Requests
-from hmas.loadgen.streams import stream
 from hmas.loadgen.traces import MAX_TOKENS
+from hmas.loadgen.workload import draw_importances
 from hmas.workloads.options import Options
 
 Where = Callable[[int], str]
@@ -256,7 +256,7 @@ def annotate(
     `options.context` is given, prompt, output and cap are cut as in `hmas.loadgen.workload.fit`.
     """
     count = len(at_s)
-    importance = (IMPORTANCE_MIN + (IMPORTANCE_MAX - IMPORTANCE_MIN) * stream(options.seed, "importance").random(count)).astype(np.float32)
+    importance = draw_importances(options.seed, count).astype(np.float32)
     ttft_ms, tpot_ms = slo_columns(requests.task, importance, options.slo_scale)
     prompt, output, cap = requests.prompt_tokens, requests.output_tokens, requests.max_tokens
     if options.context:

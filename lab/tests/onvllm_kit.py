@@ -54,8 +54,6 @@ class Engine:
                 started_s=0.0,
                 elapsed_s=end_s,
                 max_gap_s=0.31 if self.spoilt[variant.name] >= 0 else 0.29,
-                cpu_s=0.0,
-                output_tokens=sum(r.output_tokens for r in results),
                 outcomes=count_outcomes(results),
             ),
             results=results,

@@ -291,7 +291,7 @@ async def test_the_shedding_baseline_knows_how_far_the_measurement_stretches_tar
 
         async def side_by_side(self, arms, label, arrivals):
             started.update(arms)
-            summary = RunSummary(started_s=0.0, elapsed_s=1.0, max_gap_s=0.0, cpu_s=0.0, output_tokens=1, outcomes={})
+            summary = RunSummary(started_s=0.0, elapsed_s=1.0, max_gap_s=0.0, outcomes={})
             return {name: ([result()], summary) for name in arms}
 
     door = load()

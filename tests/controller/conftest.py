@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 import uvloop
+from heap_kit import heap_work  # noqa: F401  a fixture
 from hmas_lab.memory_bus import MemoryBus
 from mqtt_kit import Broker, make_certificates
 from redis.asyncio import Redis

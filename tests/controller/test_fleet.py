@@ -46,7 +46,7 @@ class BusyEngine:
             max_num_batched_tokens_ceiling=1024,
         )
 
-    async def get(self, _path):
+    async def call(self, _method, _path):
         return 404, b""
 
     async def apply_knobs(self, knobs: Knobs) -> KnobReport:
@@ -124,7 +124,7 @@ class ListingEngine(BusyEngine):
         super().__init__()
         self.answer = (200, b'{"data": [{"id": "m", "max_model_len": 100}]}')
 
-    async def get(self, _path):
+    async def call(self, _method, _path):
         return self.answer
 
 

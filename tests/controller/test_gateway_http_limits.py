@@ -63,7 +63,7 @@ async def test_a_body_counts_until_its_request_ends():
     async with serving(handler) as http, http.client() as client:
         client.send(post(b"x" * 1000))
         await begun.wait()
-        assert http.server.body_bytes == 1000
+        assert http.server.state.body_memory.held == 1000
         ended.set()
         await client.answer()
         await until_held(http, 0)
@@ -89,8 +89,8 @@ async def test_uploads_that_are_reset_leave_nothing(wire: bytes):
                 async with http.client() as client:
                     client.send(wire)
                     await until_held(http, 16 * MIB - 1)
-                await until(lambda: not http.server.connections)
-                assert http.server.body_bytes == 0
+                await until(lambda: not http.server.state.connections)
+                assert http.server.state.body_memory.held == 0
             await asyncio.sleep(0.1)
             assert not [one for one in gc.get_objects() if isinstance(one, ClientExchange)]
         finally:
@@ -99,7 +99,7 @@ async def test_uploads_that_are_reset_leave_nothing(wire: bytes):
 
 async def until_held(http: Serving, size: int) -> None:
     async with asyncio.timeout(10):
-        while http.server.body_bytes != size:  # noqa: ASYNC110 - what is waited for has no event of its own
+        while http.server.state.body_memory.held != size:  # noqa: ASYNC110 - what is waited for has no event of its own
             await asyncio.sleep(0.001)
 
 
@@ -137,7 +137,7 @@ async def test_a_flood_of_one_byte_chunks_is_refused_and_others_are_served_meanw
         assert (await other.answer()).body == b"POST /a other"
         answer = await flood.answer()
         assert (answer.status, answer.code) == (400, "malformed_http")
-        assert http.server.body_bytes == 0
+        assert http.server.state.body_memory.held == 0
         other.send(CHUNKED + b"1\r\nx\r\n" * 5000 + b"0\r\n\r\n")
         assert (await other.answer()).body == b"POST /a " + b"x" * 5000
 

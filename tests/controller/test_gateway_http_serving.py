@@ -38,12 +38,12 @@ def test_three_requests_at_once_are_answered_in_their_order(loop: str):
 
         async with serving(handler) as http, http.client() as client:
             client.send(post(b"1", path=b"/first") + CHUNKED + WIRE + b"GET /third HTTP/1.1\r\nhost: x\r\n\r\n")
-            await until(lambda: http.server.connections)
+            await until(lambda: http.server.state.connections)
             assert http.seen == []
             held.set()
             bodies = [(await client.answer()).body for _ in range(3)]
             assert bodies == [b"POST /first 1", b"POST /a hello wide world", b"GET /third "]
-            assert http.server.connections == 1
+            assert len(http.server.state.connections) == 1
 
     run_on(loop, scenario)
 
@@ -102,7 +102,7 @@ def test_an_answer_before_the_whole_body_reaches_a_client_that_goes_on_sending(l
 
 
 def gone(http: Serving, ended: list[str], count: int) -> bool:
-    return not http.server.connections and len(ended) == count
+    return not http.server.state.connections and len(ended) == count
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -125,7 +125,7 @@ def test_a_client_that_leaves_ends_its_handler(loop: str):
             for number, (path, leave) in enumerate(ways):
                 async with http.client() as client:
                     client.send(post(b"x", path=path))
-                    await until(lambda: http.server.connections)
+                    await until(lambda: http.server.state.connections)
                     if path == b"/stream":
                         await client.reader.readuntil(b"x\r\n")
                     if leave == "abort":
@@ -190,7 +190,7 @@ async def test_a_connection_is_kept_as_long_as_both_want_it():
                 answer = await client.answer()
                 assert answer.body == b"/%d!" % number
                 assert "connection" not in answer.headers
-            assert http.server.connections == 1
+            assert len(http.server.state.connections) == 1
             client.send(b"GET /last HTTP/1.1\r\nhost: x\r\nconnection: Close\r\n\r\n")
             assert (await client.answer()).headers["connection"] == "close"
             assert await client.closed()
@@ -222,7 +222,7 @@ async def test_connections_beyond_the_limit_are_told_so():
             assert (answer.status, answer.code, answer.headers["retry-after"]) == (503, "too_many_connections", "1")
             assert await third.closed()
         first.writer.close()
-        await until(lambda: http.server.connections == 1)
+        await until(lambda: len(http.server.state.connections) == 1)
         async with http.client() as fourth:
             fourth.send(post(b"4"))
             assert (await fourth.answer()).status == 200
@@ -287,7 +287,7 @@ def test_a_client_that_never_reads_is_let_go():
             client.send(post(b"x" * (30 << 20)))
             await client.writer.drain()
             begun_s = loop.time()
-            while http.server.connections:  # noqa: ASYNC110 - virtual time takes none
+            while http.server.state.connections:  # noqa: ASYNC110 - virtual time takes none
                 await asyncio.sleep(1.0)
             assert loop.time() - begun_s < 3 * KEEPALIVE_S
 

@@ -55,7 +55,7 @@ def ask(path: bytes, *fields: bytes) -> bytes:
 
 async def gone_after_s(loop: VirtualLoop, http: Serving, *, most_s: float = 700.0) -> float:
     begun_s = loop.time()
-    while http.server.connections and loop.time() - begun_s < most_s:  # noqa: ASYNC110 - virtual time takes none
+    while http.server.state.connections and loop.time() - begun_s < most_s:  # noqa: ASYNC110 - virtual time takes none
         await asyncio.sleep(1.0)
     return loop.time() - begun_s
 
@@ -125,7 +125,7 @@ def test_requests_behind_an_unread_answer_wait_until_it_is_read():
             for _ in range(asked + 1):
                 assert len((await client.answer()).body) == 1 << 20
             assert [path for _, path, _ in http.seen][-2:] == [f"/{asked - 1}", "/last"]
-            assert http.server.connections == 1
+            assert len(http.server.state.connections) == 1
 
     in_virtual_time(scenario, handler)
 
@@ -158,7 +158,7 @@ def test_a_connection_that_was_read_late_is_kept_for_another_request():
                 await asyncio.sleep(DRAIN_S / 2)
                 assert len((await client.answer()).body) == LARGE
                 await asyncio.sleep(wait_s)
-            assert http.server.connections == 1
+            assert len(http.server.state.connections) == 1
 
     in_virtual_time(scenario, handler)
 
@@ -171,7 +171,7 @@ async def test_a_stream_is_held_back_when_its_buffer_is_full():
         async with asyncio.timeout(10):
             while not streamer.waits:  # noqa: ASYNC110 - what is waited for has no event of its own
                 await asyncio.sleep(0.01)
-        (connection,) = http.server.open_connections
+        (connection,) = http.server.state.connections
         assert connection.transport is not None
         assert WRITE_BUFFER_BYTES - len(PIECE) < connection.transport.get_write_buffer_size() < WRITE_BUFFER_BYTES + 2 * len(PIECE)
 

@@ -362,11 +362,11 @@ def test_a_tenant_at_its_limit_is_passed_and_its_requests_stay(policy, script):
                 out = [popped]
         elif step == "undo" and out:
             waiting[out[0].request.id] = out[0]
-            limiter.undo_pop(out.pop(), 0.0)
+            limiter.policy.undo_pop(out.pop(), 0.0)
         elif step == "discard" and waiting:
-            assert limiter.discard(next(iter(waiting))) is waiting.pop(next(iter(waiting)))
+            assert limiter.policy.discard(next(iter(waiting))) is waiting.pop(next(iter(waiting)))
         elif step in {"limit", "free"}:
             # With one request in flight a tenant with this limit is at its share of no windows.
             tenancy.set_limits(tenant, TenantLimits(concurrency_share=0.5) if step == "limit" else NO_LIMITS, 1, 0.0)
-        assert sorted(entry.request.id for entry in limiter.entries()) == sorted(waiting)
-        assert len(limiter) == len(waiting)
+        assert sorted(entry.request.id for entry in limiter.policy.entries()) == sorted(waiting)
+        assert len(limiter.policy) == len(waiting)

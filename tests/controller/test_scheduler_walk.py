@@ -3,15 +3,13 @@
 from collections.abc import Sequence
 
 import pytest
-from typing_kit import of_type
+from heap_kit import HeapWork
 
 from hmas.controller.core.errors import SchedulingError
 from hmas.controller.core.placement import Choice, InstanceState, Routable
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.dispatch import LOOK_AHEAD, PATIENCE
-from hmas.controller.scheduling.policies.edf import Edf
-from hmas.controller.scheduling.queue.tenant_queues import TenantQueues
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.engines.base import EngineSnapshot
@@ -114,20 +112,17 @@ class CountingRouter:
         return [Choice(instances[0].name, "first")]
 
 
-def test_with_full_windows_a_dispatch_touches_no_waiting_request():
+def test_with_full_windows_a_dispatch_touches_no_waiting_request(heap_work: HeapWork):
     router = CountingRouter()
     made = Scheduler(settings=SchedulerSettings(), instances=[spec()], router=router, policy="edf")
     made.set_controls("i0", Controls(n_run=1))
     for number in range(2000):
         made.submit(request(number), believed(), 0.0)
     assert len(made.dispatch(0.0)) == 1
-    queues = of_type(TenantQueues, made.policy_of("m"))
-    (tenant,) = queues.queues.values()
-    policy = of_type(Edf, tenant.queue)
-    before, asked = (policy.moves, queues.turns.moves), router.asked
+    before, asked = heap_work.moves, router.asked
     for _ in range(100):
         assert made.dispatch(0.0) == []
-    assert ((policy.moves, queues.turns.moves), router.asked) == (before, asked)
+    assert (heap_work.moves, router.asked) == (before, asked)
 
 
 def test_a_model_whose_instance_is_full_or_gone_holds_up_no_other():

@@ -113,8 +113,8 @@ async def test_a_finished_connection_is_used_again(sim, engine):
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/health", "/nothing"])
-async def test_get(engine, path):
-    status, data = await engine.get(path)
+async def test_call(engine, path):
+    status, data = await engine.call("GET", path)
     assert (status, bool(data)) == {"/v1/models": (200, True), "/health": (200, False), "/nothing": (404, True)}[path]
 
 
@@ -235,7 +235,7 @@ async def test_an_engine_that_goes_away_and_comes_back(start_sim):
     with pytest.raises(EngineUnavailable):
         await engine.send(CHAT, body(), {}, request_id="r")
     with pytest.raises(EngineUnavailable):
-        await engine.get("/v1/models")
+        await engine.call("GET", "/v1/models")
     assert not await engine.abort("r")
     back = await start_sim(port=sim.port, order="priority")
     assert (await engine.snapshot(2.0)).healthy

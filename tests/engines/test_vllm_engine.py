@@ -30,7 +30,7 @@ async def engine(vllm_url):
 
 
 async def served_model(engine) -> str:
-    _status, data = await engine.get("/v1/models")
+    _status, data = await engine.call("GET", "/v1/models")
     return orjson.loads(data)["data"][0]["id"]
 
 
@@ -59,7 +59,7 @@ async def test_what_it_says_about_itself(engine):
     assert engine.capabilities.kind == "vllm"
     assert engine.capabilities.version
     assert engine.capabilities.load_signals
-    open_for_development = (await engine.get("/server_info"))[0] == 200
+    open_for_development = (await engine.call("GET", "/server_info"))[0] == 200
     assert engine.capabilities.abort == open_for_development
     snapshot = await engine.snapshot(77.0)
     assert (snapshot.healthy, snapshot.taken_s) == (True, 77.0)

@@ -42,9 +42,7 @@ def result():
             LiveRun(
                 variant=variant,
                 score=score(results, warmup_s=SETTINGS.warmup_s, arrivals_end_s=SETTINGS.duration_s, run_end_s=end_s),
-                summary=RunSummary(
-                    started_s=0.0, elapsed_s=end_s, max_gap_s=0.01, cpu_s=1.0, output_tokens=1, outcomes=count_outcomes(results)
-                ),
+                summary=RunSummary(started_s=0.0, elapsed_s=end_s, max_gap_s=0.01, outcomes=count_outcomes(results)),
                 results=results,
                 samples=[
                     Sample(at_s=0.5 * i, queued=i, in_flight=20, n_run=48, token_budget=4096, policy="edf" if i < 5 else "sjf")

@@ -77,7 +77,6 @@ async def test_answers_of_a_real_engine_are_timed_and_counted():
     # Where the machine stands still for a moment, the tokens of one answer are read together.
     assert median(r.tpot_ms for r in results) > 0.5
     assert summary.outcomes == {"completed": 20, "rejected": 0, "shed": 0, "timed_out": 0, "failed": 0, "lost": 0}
-    assert summary.output_tokens == sum(5 + i for i in range(20))
     assert summary.elapsed_s > 0.38
 
 

@@ -112,7 +112,7 @@ def test_a_session_runs_stage_by_stage_with_its_pauses(tmp_path):
     (end,) = driver.ended
     assert (end.calls, end.completed, end.source) == (3, True, "agentcgroup/all")
     assert (end.start_s, end.end_s) == (plan.at_s[0], pytest.approx(ended[2]))
-    assert driver.unfinished == 0
+    assert [*driver.unsent(whole=True)] == [*driver.unsent(whole=False)], "no session is left"
 
 
 def test_a_stage_waits_for_all_of_the_one_before(tmp_path):
@@ -142,7 +142,7 @@ def test_a_call_that_fails_ends_its_session(tmp_path):
     driver, records = run(build_sessions(f"text2sql:{put(tmp_path, long)}?rate=0.01,count=1"))
     assert len(records) == 2
     assert [(end.calls, end.completed) for end in driver.ended] == [(2, False)]
-    assert driver.unfinished == 0
+    assert [*driver.unsent(whole=True)] == [*driver.unsent(whole=False)], "no session is left"
     cut, records = run(build_sessions(f"text2sql:{put(tmp_path, long)}?rate=0.01,count=1,context={PROFILE.max_model_len}"))
     assert cut.ended[0].completed
     assert records["s0000000-0001"].prompt_tokens < PROFILE.max_model_len
@@ -155,7 +155,7 @@ def test_a_call_that_is_refused_on_arrival_ends_its_session(tmp_path):
     driver, records = run(plan, kv_capacity_tokens=PROFILE.kv_capacity_tokens)
     assert [record.outcome for record in records.values()] == [OutcomeKind.REJECTED]
     assert [(end.calls, end.completed, end.end_s) for end in driver.ended] == [(1, False, records["s0000000-0000"].arrival_s)]
-    assert driver.unfinished == 0
+    assert [*driver.unsent(whole=True)] == [*driver.unsent(whole=False)], "no session is left"
     plan = build_sessions(f"text2sql:{put(tmp_path, sql('x', ('evaluate',) * 9))}?rate=0.01,count=1")
     driver, records = run(plan, n_run=1, queue_limit=2)
     assert {record.outcome for record in records.values()} == {OutcomeKind.REJECTED, OutcomeKind.COMPLETED}

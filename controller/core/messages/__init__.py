@@ -31,22 +31,6 @@ from hmas.controller.core.messages.views import LatencySummary as LatencySummary
 from hmas.controller.core.messages.views import LongView as LongView
 from hmas.controller.core.messages.views import ShortView as ShortView
 
-AnyMessage = (
-    RequestNotice
-    | RequestFeatures
-    | RequestCost
-    | Completion
-    | SystemSnapshot
-    | ShortView
-    | LongView
-    | ControlAction
-    | MetaDecision
-    | DecisionOutcome
-    | ModelReport
-    | OverrideNotice
-    | Event
-)
-
 REQUESTS = "hmas:requests"
 FEATURES = "hmas:features"
 COSTS = "hmas:costs"
@@ -75,7 +59,7 @@ STREAM_OF: Mapping[type[Message], str] = MappingProxyType(
         Event: EVENTS,
     }
 )
-"""The stream of each message type."""
+"""The stream of each message type; what `decode` reads is one of these."""
 
 MAXLEN: Mapping[str, int] = MappingProxyType(
     {

@@ -19,6 +19,9 @@ class HttpServer:
     """Listens on one address, or on bound sockets, and passes requests to `handler`; if a client leaves, its handler is cancelled.
 
     One timer serves all connections: a timer for each request would cost more than the rest of the bookkeeping.
+
+    Attributes:
+        state: What its connections share: which are open, and the memory of request bodies.
     """
 
     def __init__(
@@ -32,7 +35,7 @@ class HttpServer:
         max_connections: int,
         sockets: Sequence[socket] = (),
     ) -> None:
-        self._state = ServerState(
+        self.state = ServerState(
             handler, max_body_bytes=max_body_bytes, max_body_bytes_total=max_body_bytes_total, max_connections=max_connections
         )
         self._host = host
@@ -47,21 +50,6 @@ class HttpServer:
         port: int = self._servers[0].sockets[0].getsockname()[1]
         return port
 
-    @property
-    def connections(self) -> int:
-        """Number of open connections."""
-        return len(self._state.connections)
-
-    @property
-    def open_connections(self) -> frozenset[ClientConnection]:
-        """The open connections."""
-        return frozenset(self._state.connections)
-
-    @property
-    def body_bytes(self) -> int:
-        """Bytes of request bodies that are held."""
-        return self._state.body_memory.held
-
     async def start(self) -> None:
         """Starts to listen.
 
@@ -69,7 +57,7 @@ class HttpServer:
             OSError: The address is not available.
         """
         loop = asyncio.get_running_loop()
-        self._state.now_s = loop.time()
+        self.state.now_s = loop.time()
         for sock in self._sockets:
             self._servers.append(await loop.create_server(self._connect, sock=sock, backlog=BACKLOG))
         if not self._sockets:
@@ -89,7 +77,7 @@ class HttpServer:
 
         A client that takes nothing for long loses its connection, as at any other time.
         """
-        busy = [one for one in self._state.connections if one.task is not None or one.unsent]
+        busy = [one for one in self.state.connections if one.task is not None or one.unsent]
         tasks = [task for one in busy if (task := one.task) is not None]
         if tasks:
             await asyncio.wait(tasks)
@@ -99,7 +87,7 @@ class HttpServer:
     async def close(self, grace_s: float = 1.0) -> None:
         """Ends all connections; running handlers, and clients that still take their answers, get `grace_s`."""
         self.stop_listening()
-        state = self._state
+        state = self.state
         state.closing = True
         for connection in list(state.connections):
             connection.retire()
@@ -119,11 +107,11 @@ class HttpServer:
             await server.wait_closed()
 
     def _connect(self) -> ClientConnection:
-        return ClientConnection(self._state)
+        return ClientConnection(self.state)
 
     def _watch(self) -> None:
         loop = asyncio.get_running_loop()
-        state = self._state
+        state = self.state
         now_s = state.now_s = loop.time()
         state.common_headers.renew()
         for connection in [connection for connection in state.connections if connection.due_s <= now_s]:

@@ -339,7 +339,7 @@ class Fleet:
 
     async def _read_models(self, instance: Instance) -> None:
         try:
-            status, body = await instance.engine.get("/v1/models")
+            status, body = await instance.engine.call("GET", "/v1/models")
         except EngineError:
             if instance.known:
                 instance.models_read_s = self._clock.now_s()

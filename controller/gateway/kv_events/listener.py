@@ -49,7 +49,6 @@ class KvListener:
     def __init__(self, sources: Sequence[tuple[KvSource, KvEventsConfig]], index: ExactIndex, now_s: Callable[[], float]) -> None:
         self._sources = sources
         self._config = {source.name: config for source, config in sources}
-        self.index = index
         self.now_s = now_s
         self.context = zmq.Context()
         self.context.set(zmq.MAX_SOCKETS, 2 * len(sources) + 64)

@@ -143,10 +143,6 @@ class KvEvents(Collector):
         memory = GaugeMetricFamily("hmas_kv_events_index_bytes", "Memory of the exact index, about.", value=float(self.index.size_bytes()))
         return live, blocks, age, counts, faults, prompts, memory
 
-    def describe(self) -> Iterable[Metric]:
-        """Nothing: names are known when they are collected."""
-        return ()
-
     def _source(self, name: str, *, replays: bool) -> KvSource:
         def on_fault(kind: Fault, reason: str, first: bool) -> None:
             # One event a cause: the count is in the metrics.

@@ -56,11 +56,6 @@ class RobustEdf(QueuePolicy):
         self._costly: LazyHeap[QueueEntry] = LazyHeap()
 
     @property
-    def moves(self) -> int:
-        """Places written or taken since the start; for tests of complexity."""
-        return self._in_turn.moves + self._costly.moves
-
-    @property
     def cost_threshold(self) -> float:
         """The highest cost that is affordable now, in tokens; infinite if all requests are affordable."""
         return self.threshold.value

@@ -102,11 +102,6 @@ class TwoLane(QueuePolicy):
         """The configured split between the lanes."""
         return self._split.parameters
 
-    @property
-    def threshold_ms(self) -> float:
-        """The active split, in milliseconds of T_tot; infinite until enough requests have been seen."""
-        return self._split.threshold_ms
-
     def push(self, entry: QueueEntry, now_s: float) -> None:  # noqa: ARG002  the contract's argument
         """Adds a waiting entry to the lane of its T_tot."""
         total_ms = entry.estimates.total_ms

@@ -20,22 +20,13 @@ class IndexedHeap:
     The stamps of stale places are kept in a set until the places are gone. Stale places are skipped when they reach the top. When they
     outnumber the live ones the heap is built again without them, in linear time: O(1) for each removal since the last time. So a call is
     O(log n) amortised, and there are never more than twice as many places as live ones, plus a constant.
-
-    Attributes:
-        moves: Places written or taken since the start, each O(log n); for tests of complexity.
     """
 
-    __slots__ = ("_heap", "_stale", "moves")
+    __slots__ = ("_heap", "_stale")
 
     def __init__(self) -> None:
         self._heap: list[Place] = []
         self._stale: set[int] = set()
-        self.moves = 0
-
-    @property
-    def places(self) -> int:
-        """Number of places, including stale ones."""
-        return len(self._heap)
 
     def standing(self) -> Iterator[Place]:
         """The live places, in no particular order."""
@@ -44,7 +35,6 @@ class IndexedHeap:
 
     def put(self, place: Place) -> None:
         """Adds a place."""
-        self.moves += 1
         heapq.heappush(self._heap, place)
 
     def put_all(self, places: Iterable[Place]) -> None:
@@ -54,7 +44,6 @@ class IndexedHeap:
             self._stale.clear()
         self._heap += places
         heapq.heapify(self._heap)
-        self.moves += len(self._heap)
 
     def drop(self, stamp: int) -> None:
         """Makes the place of that stamp stale. The lowest place is removed at once, so that no later call has to skip many."""
@@ -68,7 +57,6 @@ class IndexedHeap:
         heap = self._heap
         if heap and heap[0][STAMP] == stamp:
             heapq.heapreplace(heap, place)
-            self.moves += 1
         else:
             self.drop(stamp)
             self.put(place)
@@ -79,7 +67,6 @@ class IndexedHeap:
         if stale:
             while heap and heap[0][STAMP] in stale:
                 stale.discard(heapq.heappop(heap)[STAMP])
-                self.moves += 1
         return heap
 
 
@@ -101,16 +88,6 @@ class LazyHeap(Generic[T]):
 
     def __contains__(self, item_id: str) -> bool:
         return item_id in self._live
-
-    @property
-    def places(self) -> int:
-        """Number of heap places, including stale ones."""
-        return self._heap.places
-
-    @property
-    def moves(self) -> int:
-        """Heap places written or taken since the start, each O(log n); for tests of complexity."""
-        return self._heap.moves
 
     def push(self, item_id: str, key: float, tie: int, value: T) -> None:
         """Adds a value, or gives the value of that id a new key."""
@@ -147,7 +124,6 @@ class LazyHeap(Generic[T]):
         if not heap:
             return None
         place = heapq.heappop(heap)
-        self._heap.moves += 1
         del self._live[place[4]]
         value: T = place[WHO]
         return value

@@ -29,11 +29,6 @@ class KeyedPolicy(QueuePolicy):
         super().__init__(parameters)
         self._heap: LazyHeap[QueueEntry] = LazyHeap()
 
-    @property
-    def moves(self) -> int:
-        """Places written or taken since the start; for tests of complexity."""
-        return self._heap.moves
-
     @abstractmethod
     def key(self, entry: QueueEntry) -> float:
         """The key of an entry: the lowest goes first."""

@@ -178,12 +178,3 @@ class QueuePolicy(ABC):
     def long_split(self) -> tuple[float, float]:
         """What counts as a long request: a T_tot above these milliseconds or, if they are 0, above this quantile (see `ServiceSplit`)."""
         return FOLLOWS_TRAFFIC, SLOW_QUANTILE
-
-    def pop_limited(self, now_s: float, *, capped: bool = False) -> QueueEntry | None:  # noqa: ARG002  the contract's arguments
-        """Takes an entry that `pop` leaves because its tenant is at its share, None if there is none. Called when `pop` has returned None.
-
-        Args:
-            now_s: The time.
-            capped: Whether an entry may be one of a tenant at its absolute limit: it is to be given up, not served.
-        """
-        return None

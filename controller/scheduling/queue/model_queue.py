@@ -2,7 +2,6 @@
 
 import math
 from collections import OrderedDict
-from collections.abc import Collection
 from operator import attrgetter
 from typing import Literal
 
@@ -11,9 +10,10 @@ from hmas.controller.scheduling.admission.quotas import Tenancy
 from hmas.controller.scheduling.instances.instance_group import InstanceGroup
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry, QueuePolicy
 from hmas.controller.scheduling.queue.drain_rate import GivenUp, QueuedWork
-from hmas.controller.scheduling.queue.flood_watch import Reserve, service_of
+from hmas.controller.scheduling.queue.flood_watch import service_of
 from hmas.controller.scheduling.queue.tenant_accounts import TenantAccounts
-from hmas.controller.scheduling.queue.tenant_share import TenantShareLimiter, sharing, tenant_queues
+from hmas.controller.scheduling.queue.tenant_queues import TenantQueues
+from hmas.controller.scheduling.queue.tenant_share import TenantShareLimiter, sharing
 
 Place = Literal["ready", "late", "expired"]
 
@@ -51,20 +51,20 @@ class ModelQueue:
 
     Attributes:
         instances: The instances that serve these requests.
-        policy: The active policy over the requests that wait in order.
+        ready: The requests that wait in order, under the active policy.
         late: The demoted requests, first come first served.
         members: All its waiting requests by id, in order of joining; those that came back from an instance are in front.
         work: The work of its requests, and how fast it leaves.
         given_up: What becomes of its overdue requests.
         blocked: Why its first request could not be dispatched at the last check, empty if none was held back.
         passes: How often a planning pass found no free slot here; the queues of instances have one count together.
+        watch: Which of its tenants flood, and what they leave free for the others.
     """
 
     __slots__ = (
         "_accounts",
         "_counted",
         "_given",
-        "_limited",
         "_tenancy",
         "_uncounted",
         "blocked",
@@ -73,7 +73,8 @@ class ModelQueue:
         "late",
         "members",
         "passes",
-        "policy",
+        "ready",
+        "watch",
         "work",
     )
 
@@ -81,8 +82,9 @@ class ModelQueue:
         """Starts empty, with empty policies. `tenancy`: the limits of tenants."""
         self.instances = instances
         self._accounts = TenantAccounts()
-        self.policy = sharing(policy, self._accounts)
-        self.late = sharing(late, self._accounts)
+        self.watch = self._accounts.watch
+        self.ready = TenantShareLimiter(sharing(policy, self._accounts), tenancy)
+        self.late = TenantShareLimiter(sharing(late, self._accounts), tenancy)
         self.members: OrderedDict[str, QueuedRequest] = OrderedDict()
         self.work = QueuedWork()
         self.given_up = GivenUp()
@@ -91,8 +93,6 @@ class ModelQueue:
         self._tenancy = tenancy
         self._counted: InstanceGroup | None = None
         self._given = self._uncounted = 0.0
-        self._limited = False
-        self.limit_tenants()
 
     def offers(self) -> bool:
         """Whether any of its instances has a free slot; if not, counts why."""
@@ -114,35 +114,36 @@ class ModelQueue:
     @property
     def held(self) -> int:
         """How many entries its structures hold; entries past their deadline are not counted here."""
-        return len(self.policy) + len(self.late)
+        return len(self.ready.policy) + len(self.late.policy)
+
+    def put(self, waiting: QueuedRequest, now_s: float) -> None:
+        """Adds the entry to the structure that its place names, if that belongs to this group."""
+        if waiting.place == "ready":
+            self.ready.push(waiting.entry, now_s)
+        elif waiting.place == "late":
+            self.late.push(waiting.entry, now_s)
 
     def take(self, waiting: QueuedRequest) -> None:
         """Takes the entry out of the structure that its place names, if that belongs to this group."""
         if waiting.place == "ready":
-            self.policy.discard(waiting.entry.request.id)
+            self.ready.policy.discard(waiting.entry.request.id)
         elif waiting.place == "late":
-            self.late.discard(waiting.entry.request.id)
+            self.late.policy.discard(waiting.entry.request.id)
 
     def rank(self, waiting: QueuedRequest) -> int | None:
         """How many requests would go before it now. O(n)."""
         request_id = waiting.entry.request.id
         if waiting.place == "ready":
-            return self.policy.rank(request_id)
-        behind = self.late.rank(request_id) if waiting.place == "late" else None
-        return None if behind is None else len(self.policy) + behind
+            return self.ready.policy.rank(request_id)
+        behind = self.late.policy.rank(request_id) if waiting.place == "late" else None
+        return None if behind is None else len(self.ready.policy) + behind
 
     def owes_late(self) -> bool:
         """Whether tenants that go next by their share have only overdue requests waiting, while others have some in time."""
-        if not len(self.late):
+        ready, late = self.ready.policy, self.late.policy
+        if not len(late) or not isinstance(ready, TenantQueues) or not isinstance(late, TenantQueues):
             return False
-        ready, late = tenant_queues(self.policy), tenant_queues(self.late)
-        return ready is not None and late is not None and late.owed_tag() < ready.lowest_tag() < math.inf
-
-    def limit_tenants(self) -> None:
-        """Puts a limiter around the queues from the first limit on a tenant's slots on."""
-        if self._tenancy.bounded and not self._limited:
-            self._limited = True
-            self.policy, self.late = TenantShareLimiter(self.policy, self._tenancy), TenantShareLimiter(self.late, self._tenancy)
+        return late.owed_tag() < ready.lowest_tag() < math.inf
 
     def asks(self, entry: QueueEntry, now_s: float) -> None:
         """Records that a request comes, before it is pushed."""
@@ -158,43 +159,28 @@ class ModelQueue:
         self._given = total - self._uncounted
         return self._given
 
-    def sends(self, entry: QueueEntry, now_s: float) -> None:
-        """Records that a request of its goes to an instance."""
-        self._accounts.watch.sent(entry, now_s)
-
-    @property
-    def flooding(self) -> Collection[str]:
-        """Tenants that flood (see `FloodWatch`)."""
-        return self._accounts.watch.flooding
-
-    @property
-    def reserve(self) -> Reserve:
-        """What requests of such tenants leave free for the others."""
-        return self._accounts.watch.reserve
-
     def finished(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
         """Corrects the accounts for a request that has ended with `output_tokens` output tokens, whichever queue it came from."""
-        self._accounts.watch.ended(now_s)
+        self.watch.ended(now_s)
         self._accounts.look(len(self.members), now_s, self.produced)
-        self.policy.on_finished(entry, output_tokens, now_s)
-        if tenant_queues(self.policy) is None:  # else both have the same accounts
-            self.late.on_finished(entry, output_tokens, now_s)
+        self.ready.policy.on_finished(entry, output_tokens, now_s)
+        if not isinstance(self.ready.policy, TenantQueues):  # else both have the same accounts
+            self.late.policy.on_finished(entry, output_tokens, now_s)
 
     def give_back(self, entry: QueueEntry, now_s: float) -> None:
         """Takes back what its queues have counted for a request that went from here, came back, and is to wait in another group."""
-        for queue in (self.policy, self.late):
+        for queue in (self.ready, self.late):
             queue.push(entry, now_s)
-            queue.discard(entry.request.id)
+            queue.policy.discard(entry.request.id)
 
     def filled(self, policy: QueuePolicy, now_s: float) -> QueuePolicy:
-        """Fills an empty policy with the requests that wait in order, oldest first, and returns it, behind a limiter if there is one.
+        """Fills an empty policy with the requests that wait in order, oldest first, and returns it, made to share among tenants.
 
         Raises:
             SchedulingError: It holds fewer or more requests than wait in order: the policy loses some. Or it raised an error: a policy may
                 be a plugin, and may raise anything.
         """
-        shared = sharing(policy, self._accounts)
-        made = TenantShareLimiter(shared, self._tenancy) if self._limited else shared
+        made = sharing(policy, self._accounts)
         ready = sorted((waiting.entry for waiting in self.members.values() if waiting.place == "ready"), key=attrgetter("seq"))
         fault = ""
         try:
@@ -210,11 +196,10 @@ class ModelQueue:
 
     def adopt(self, made: QueuePolicy) -> None:
         """Makes a policy from `filled` the active one."""
-        self.drop(self.policy)
-        self.policy = made
+        self.drop(self.ready.policy)
+        self.ready = TenantShareLimiter(made, self._tenancy)
 
     def drop(self, made: QueuePolicy) -> None:
         """Gives up a policy with all that it holds: another one holds the same requests."""
-        queues = tenant_queues(made)
-        if queues is not None:
-            queues.leave()
+        if isinstance(made, TenantQueues):
+            made.leave()

@@ -101,13 +101,13 @@ class ModelQueues:
     @property
     def cost_threshold(self) -> float:
         """The lowest cost above which a group puts requests behind others; 0 if no group does, or the policy has no such threshold."""
-        found = min(group.policy.cost_threshold for group in self.groups)
+        found = min(group.ready.policy.cost_threshold for group in self.groups)
         return found if found < math.inf else 0.0
 
     @property
     def long_split(self) -> tuple[float, float]:
         """The active policy's split between short and long requests."""
-        return self._default.policy.long_split
+        return self._default.ready.policy.long_split
 
     def set_policy(self, name: str, parameters: Mapping[str, float] | None, now_s: float) -> bool:
         """Changes the policy of all groups or of none, with all requests in place. False if it is active with these parameters.
@@ -131,11 +131,6 @@ class ModelQueues:
             group.adopt(policy)
         self.policy_name, self.parameters = name, complete
         return True
-
-    def limit_tenants(self) -> None:
-        """Applies limits on tenants' slots from the first one on."""
-        for group in self.groups:
-            group.limit_tenants()
 
     def regroup(self, now_s: float, instances: Sequence[Instance] | None = None) -> list[QueuedRequest]:
         """Forms the groups again after instances have changed the models they serve. Returns the requests that changed their group.
@@ -182,8 +177,7 @@ class ModelQueues:
         for waiting in moved:
             group = waiting.group = self.holding(waiting.entry)
             group.members[waiting.entry.request.id] = waiting
-            if waiting.place != "expired":
-                (group.policy if waiting.place == "ready" else group.late).push(waiting.entry, now_s)
+            group.put(waiting, now_s)
         for group in {id(waiting.group): waiting.group for waiting in moved}.values():
             members = sorted(group.members.values(), key=attrgetter("entry.seq"))
             group.members = OrderedDict((waiting.entry.request.id, waiting) for waiting in members)

@@ -107,7 +107,7 @@ class WaitQueue:
             group.members.move_to_end(request_id, last=False)
         if not returned:
             group.asks(entry, now_s)
-        group.policy.push(entry, now_s)
+        group.put(waiting, now_s)
         self._watch(waiting)
         self._watch_deadline(waiting, overdue=False)
         self._split.learn(entry.estimates.total_ms)
@@ -136,11 +136,11 @@ class WaitQueue:
             self._watch(waiting)
         self.backlog.put(entry, waiting.group.work, overdue=waiting.overdue)
         if waiting.place == "ready":
-            waiting.group.policy.rekey(entry, now_s)
+            waiting.group.ready.policy.rekey(entry, now_s)
         elif not waiting.overdue:
             waiting.group.take(waiting)
             waiting.place = "ready"
-            waiting.group.policy.push(entry, now_s)
+            waiting.group.put(waiting, now_s)
             self._watch_deadline(waiting, overdue=False)
         return True
 
@@ -197,11 +197,11 @@ class WaitQueue:
             self.overdue += 1
             self.backlog.put(waiting.entry, waiting.group.work, overdue=True)
             if waiting.place == "ready":
-                waiting.group.policy.on_overdue(waiting.entry, now_s)
+                waiting.group.ready.policy.on_overdue(waiting.entry, now_s)
             if self._demoting:
                 waiting.group.take(waiting)
                 waiting.place = "late"
-                waiting.group.late.push(waiting.entry, now_s)
+                waiting.group.put(waiting, now_s)
                 self._watch_deadline(waiting, overdue=True)
         else:
             self.behind = True
@@ -238,7 +238,7 @@ class WaitQueue:
             while len(taken) < limit and (entry := group.late.pop(now_s) or group.late.pop_limited(now_s, capped=True)) is not None:
                 group.given_up.ended(dropped=True)
                 # A request that is dropped was not served, so its tenant is not charged.
-                group.late.undo_pop(entry, now_s)
+                group.late.policy.undo_pop(entry, now_s)
                 self.remove(entry.request.id)
                 taken.append(entry)
         taken.sort(key=lambda entry: entry.seq)
