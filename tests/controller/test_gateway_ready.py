@@ -70,14 +70,14 @@ async def test_it_is_not_ready_while_the_only_circuit_is_open_and_ready_for_the_
 
 async def test_an_engine_gets_no_requests_until_its_models_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     readable: list[bool] = []
-    get = OpenAIEngine.get
+    call = OpenAIEngine.call
 
-    async def fails(self: OpenAIEngine, path: str) -> tuple[int, bytes]:
+    async def fails(self: OpenAIEngine, method: str, path: str) -> tuple[int, bytes]:
         if self.name == "sim-2" and path == "/v1/models" and not readable:
             raise EngineUnavailable("no answer in time")
-        return await get(self, path)
+        return await call(self, method, path)
 
-    monkeypatch.setattr(OpenAIEngine, "get", fails)
+    monkeypatch.setattr(OpenAIEngine, "call", fails)
     async with running(tmp_path, sims=[await start_sim("sim-1"), await start_sim("sim-2", model="another")]) as rig:
         fleet = rig.gateway.fleet
         assert known(fleet.instances["sim-2"].snapshot).detail == "its models cannot be read"
