@@ -2,7 +2,7 @@
 
 import getpass
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import wraps
 from typing import Any
 
@@ -12,8 +12,9 @@ from hmas.cli.output import EXIT_FAILED, duration_words, show
 from hmas.cli.values import Duration
 from hmas.controller.admin.client import AdminClient
 from hmas.controller.config.derived import admin_token_file, is_loopback, url_of
-from hmas.controller.config.loader import load_config
+from hmas.controller.config.loader import ADMIN_ADDRESS, STATE_DIR, load_config, load_for_client
 from hmas.controller.config.schema import Config
+from hmas.controller.core.errors import ConfigError
 
 FOREVER = "until it is released"
 
@@ -49,18 +50,28 @@ def connect(admin_url: str | None, config_file: str | None) -> AdminClient:
 
     Without HMAS_ADMIN_TOKEN it sends the token that a gateway on this machine keeps in its state folder. It sends that one nowhere else.
 
+    Of the configuration it reads the address and the state folder alone: a mistake elsewhere keeps nobody from a gateway that runs.
+
     Raises:
         AdminError: The address is invalid.
-        ConfigError: The configuration has mistakes.
+        ConfigError: The configuration has no usable address, or cannot be parsed.
     """
     if not admin_url:
-        gateway = read_config(config_file).gateway
+        gateway = read_for_client(config_file, ADMIN_ADDRESS, "--admin URL").gateway
         admin_url = url_of(gateway.admin_host, gateway.admin_port)
     token = os.environ.get("HMAS_ADMIN_TOKEN", "")
     client = AdminClient(admin_url, token=token)
     if not token and is_loopback(client.host):
-        client.token_file = lambda: admin_token_file(read_config(config_file))
+        client.token_file = lambda: admin_token_file(read_for_client(config_file, (STATE_DIR,), "HMAS_ADMIN_TOKEN or HMAS_STATE_DIR"))
     return client
+
+
+def read_for_client(config_file: str | None, wanted: Collection[tuple[str, ...]], instead: str) -> Config:
+    """As `load_for_client`; an error also says what to give `instead`."""
+    try:
+        return load_for_client(config_file or None, os.environ, wanted)
+    except ConfigError as error:
+        raise ConfigError(f"{error}\nmend it, or give {instead}: a gateway that runs already can then be reached all the same") from error
 
 
 def takes_client(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -206,11 +206,12 @@ async def _ask_engine(config: EngineConfig, env: Mapping[str, str]) -> Check:
     return Check(name, "OK", words)
 
 
-def check_gateway(config: Config, status: dict[str, Any] | None, trouble: str) -> Iterator[Check]:
+def check_gateway(config: Config | None, status: dict[str, Any] | None, trouble: str) -> Iterator[Check]:
     """The running gateway, its agents and its clock; if no gateway runs, whether its ports are free."""
     if status is None:
         yield Check("gateway", "WARN", trouble, "start it with `hmas up`, or name it with --admin")
-        yield from _check_ports(config)
+        if config is not None:
+            yield from _check_ports(config)
         return
     if status["ready"]:
         yield Check("gateway", "OK", f"{status['gateway']}, version {status['version']}, policy {status['policy']['name']}")
@@ -228,7 +229,7 @@ def check_gateway(config: Config, status: dict[str, Any] | None, trouble: str) -
         there = status["mqtt"]["connected"]
         yield Check("mqtt", "OK" if there else "WARN", mqtt_words(status["mqtt"]), "" if there else MQTT_AWAY)
     yield from check_load(status)
-    own = {engine.name for engine in config.engines}
+    own = set() if config is None else {engine.name for engine in config.engines}
     yield from (_known_engine(item) for item in status["instances"] if item["name"] not in own)
     for item in status["instances"]:
         if item["kv_events"] is not None:
@@ -328,21 +329,22 @@ def doctor(ctx: click.Context, *, as_json: bool, admin_url: str | None, config_f
 
 
 def examine(admin_url: str | None, config_file: str | None) -> Iterator[Check]:
-    """Every check. Without a usable configuration, only the checks that do not need one."""
+    """Every check. Without a usable configuration, only those that do not need one, and those of a gateway that runs."""
     yield from check_python()
     yield from check_limits()
     yield from check_plugins(all_plugins())
+    config = None
     try:
         config = read_config(config_file)
     except ConfigError as error:
-        yield Check("config", "FAIL", str(error), "mend it; `hmas config check` says the same")
-        return
+        yield Check("config", "FAIL", str(error), "mend it; `hmas config check` says the same. A gateway that runs keeps what it has read")
     status, trouble = _status(admin_url, config_file)
-    yield from check_advice(config, os.environ, status)
-    yield from check_state_dir(config)
-    yield from check_overrides(config)
-    yield from check_bus(config)
-    yield from check_engines(config, os.environ)
+    if config is not None:
+        yield from check_advice(config, os.environ, status)
+        yield from check_state_dir(config)
+        yield from check_overrides(config)
+        yield from check_bus(config)
+        yield from check_engines(config, os.environ)
     yield from check_gateway(config, status, trouble)
     if status is not None:
         yield from check_models(status.get("models", []))
@@ -357,5 +359,5 @@ def all_plugins() -> tuple[Plugin, ...]:
 def _status(admin_url: str | None, config_file: str | None) -> tuple[dict[str, Any] | None, str]:
     try:
         return connect(admin_url, config_file).status(), ""
-    except AdminError as error:
+    except (AdminError, ConfigError) as error:
         return None, str(error)

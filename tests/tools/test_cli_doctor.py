@@ -1,0 +1,82 @@
+"""The operators' commands and `hmas doctor` beside a gateway that serves, with a configuration that has a mistake by now."""
+
+import json
+import os
+
+import pytest
+from installation_kit import TOKEN, Installation, commands
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory):
+    with Installation(tmp_path_factory.mktemp("state")) as running:
+        yield running
+
+
+@pytest.fixture
+def hmas(installation, capsys, monkeypatch):
+    for name in [name for name in os.environ if name.startswith("HMAS_")]:
+        monkeypatch.delenv(name)
+    yield from commands(installation, capsys, monkeypatch)
+
+
+def checks(hmas):
+    """Doctor's findings as (name, state)."""
+    return json.loads(hmas("doctor", "--json")[1])["checks"]
+
+
+def names(found, state):
+    return {check["name"] for check in found if check["state"] == state}
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch, installation):
+    """Writes the configuration, in which the address of the gateway stands; the token is no variable."""
+    file = tmp_path / "hmas.yaml"
+    monkeypatch.setenv("HMAS_CONFIG", str(file))
+
+    def write(rest, *, host="127.0.0.1"):
+        port = installation.admin.rpartition(":")[2]
+        file.write_text(f"state_dir: {tmp_path}\ngateway: {{admin_host: {host}, admin_port: {port}}}\n{rest}")
+
+    write("")
+    return write
+
+
+@pytest.mark.parametrize(
+    "rest", ["scheduler: {n_rum: 4}\n", "engines_file: /nowhere/engines.json\n", "engines: 7\ntenants: {a: {weight: x}}\n"]
+)
+def test_a_mistake_elsewhere_locks_nobody_out(hmas, config, monkeypatch, tmp_path, rest):
+    config(rest)
+    monkeypatch.delenv("HMAS_ADMIN_URL")
+    assert hmas("status")[0] == 0
+    monkeypatch.delenv("HMAS_ADMIN_TOKEN")
+    (tmp_path / "admin-token").write_text(TOKEN)
+    (tmp_path / "admin-token").chmod(0o600)
+    assert hmas("status")[0] == 0, "the token's place is read, too"
+    found = checks(hmas)
+    assert names(found, "FAIL") == {"config"}
+    assert {"gateway", "engine gpu-0", "engine gpu-1", "load", "clock"} <= names(found, "OK")
+
+
+def test_a_wrong_address_is_still_a_mistake(hmas, config, monkeypatch):
+    config("", host="5")
+    monkeypatch.delenv("HMAS_ADMIN_URL")
+    code, _, err = hmas("status")
+    assert code == 2
+    assert "hmas.yaml:2: gateway.admin_host: got 5 (an integer); allowed: text" in err
+    assert "give --admin URL" in err
+
+
+def test_a_file_that_is_half_written_is_not_needed_beside_admin(hmas, config, monkeypatch, installation, tmp_path):
+    config("scheduler: {n_run: 4\n")
+    assert hmas("status")[0] == 0
+    monkeypatch.delenv("HMAS_ADMIN_TOKEN")
+    code, _, err = hmas("status")
+    assert code == 2
+    assert "not YAML" in err
+    assert "give HMAS_ADMIN_TOKEN or HMAS_STATE_DIR" in err
+    (tmp_path / "admin-token").write_text(TOKEN)
+    (tmp_path / "admin-token").chmod(0o600)
+    monkeypatch.setenv("HMAS_STATE_DIR", str(tmp_path))
+    assert hmas("status", "--admin", installation.admin)[0] == 0
