@@ -138,11 +138,16 @@ def check_overrides(config: Config) -> Iterator[Check]:
         yield Check("overrides", "OK", f"{directory.path}, {len(result.overrides) - ended} in force, {ended} ended")
 
 
-def check_bus(config: Config) -> Iterator[Check]:
-    """The configured bus server, or the one that would be started."""
+def check_bus(config: Config, *, serves: bool = False) -> Iterator[Check]:
+    """The configured bus server, or the one that would be started. `serves`: a gateway answers, and so `hmas up` runs on its server."""
     socket = bus_dir(config) / "r.sock"
     if config.bus.url or os.path.exists(socket):  # noqa: PTH110 - as in `check_state_dir`
-        yield _ask_bus(config.bus.url or f"unix://{socket}", started=not config.bus.url)
+        do = "left by an earlier run; `hmas up` starts a new server"
+        if config.bus.url:
+            do = "start it, or correct bus.url"
+        elif serves:
+            do = "`hmas up` runs on it, and starts it again once it has ended: end a server that hangs"
+        yield _ask_bus(config.bus.url or f"unix://{socket}", do, started=not config.bus.url)
         return
     try:
         binary = find_server()
@@ -152,9 +157,8 @@ def check_bus(config: Config) -> Iterator[Check]:
     yield Check("bus", "OK", f"`hmas up` starts {binary.path.name} {binary.version} from {binary.origin}")
 
 
-def _ask_bus(url: str, *, started: bool) -> Check:
+def _ask_bus(url: str, do: str, *, started: bool) -> Check:
     shown = without_secrets(url)
-    do = "start it, or correct bus.url" if not started else "left by an earlier run; `hmas up` starts a new server"
     try:
         with redis.Redis.from_url(url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S) as client:
             info: dict[str, Any] = client.info("server")
@@ -207,7 +211,7 @@ async def _ask_engine(config: EngineConfig, env: Mapping[str, str]) -> Check:
 
 
 def check_gateway(config: Config | None, status: dict[str, Any] | None, trouble: str) -> Iterator[Check]:
-    """The running gateway, its agents and its clock; if no gateway runs, whether its ports are free."""
+    """The running gateway and its agents; if no gateway runs, whether its ports are free."""
     if status is None:
         yield Check("gateway", "WARN", trouble, "start it with `hmas up`, or name it with --admin")
         if config is not None:
@@ -217,12 +221,6 @@ def check_gateway(config: Config | None, status: dict[str, Any] | None, trouble:
         yield Check("gateway", "OK", f"{status['gateway']}, version {status['version']}, policy {status['policy']['name']}")
     else:
         yield Check("gateway", "FAIL", "not ready: " + "; ".join(status["not_ready_because"]), "see the engines and the gateway's log")
-    skew_s = SystemClock().now_s() - (status["started_s"] + status["uptime_s"])
-    if abs(skew_s) > MAX_SKEW_S:
-        do = "the machine's clock was set after the gateway started: restart gateway and agents, or each drops the other's messages"
-        yield Check("clock", "WARN", f"the gateway's clock is {-skew_s:+.1f} s off", do)
-    else:
-        yield Check("clock", "OK", f"the gateway's clock agrees within {MAX_SKEW_S:g} s")
     if not status["bus"]["connected"]:
         yield Check("gateway's bus", "FAIL", status["bus"]["detail"], "serving goes on with fallbacks; bring the bus back")
     if status["mqtt"]:
@@ -239,6 +237,15 @@ def check_gateway(config: Config | None, status: dict[str, Any] | None, trouble:
                 f"KV events of {item['name']}", "OK" if well else "WARN", kv_event_words(item["kv_events"]), "" if well else KV_EVENTS
             )
     yield from check_agents(status["agents"])
+
+
+def check_clock(status: dict[str, Any], now_s: float) -> Check:
+    """Whether the gateway's clock is that of this machine. `now_s`: when the gateway's answer came."""
+    skew_s = now_s - (status["started_s"] + status["uptime_s"])
+    if abs(skew_s) > MAX_SKEW_S:
+        do = "the machine's clock was set after the gateway started: restart gateway and agents, or each drops the other's messages"
+        return Check("clock", "WARN", f"the gateway's clock is {-skew_s:+.1f} s off", do)
+    return Check("clock", "OK", f"the gateway's clock agrees within {MAX_SKEW_S:g} s")
 
 
 def check_load(status: dict[str, Any]) -> Iterator[Check]:
@@ -339,14 +346,17 @@ def examine(admin_url: str | None, config_file: str | None) -> Iterator[Check]:
     except ConfigError as error:
         yield Check("config", "FAIL", str(error), "mend it; `hmas config check` says the same. A gateway that runs keeps what it has read")
     status, trouble = _status(admin_url, config_file)
+    # The checks below may wait for seconds.
+    now_s = SystemClock().now_s()
     if config is not None:
         yield from check_advice(config, os.environ, status)
         yield from check_state_dir(config)
         yield from check_overrides(config)
-        yield from check_bus(config)
+        yield from check_bus(config, serves=status is not None)
         yield from check_engines(config, os.environ)
     yield from check_gateway(config, status, trouble)
     if status is not None:
+        yield check_clock(status, now_s)
         yield from check_models(status.get("models", []))
 
 

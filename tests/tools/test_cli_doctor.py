@@ -2,9 +2,14 @@
 
 import json
 import os
+import socket
 
 import pytest
 from installation_kit import TOKEN, Installation, commands
+
+from hmas.cli import doctor
+from hmas.controller.config.schema import Config
+from hmas.controller.runtime.clock import SystemClock
 
 
 @pytest.fixture(scope="module")
@@ -80,3 +85,26 @@ def test_a_file_that_is_half_written_is_not_needed_beside_admin(hmas, config, mo
     (tmp_path / "admin-token").chmod(0o600)
     monkeypatch.setenv("HMAS_STATE_DIR", str(tmp_path))
     assert hmas("status", "--admin", installation.admin)[0] == 0
+
+
+def test_a_hung_engine_makes_no_clock_fault(hmas, config, monkeypatch):
+    started, later = SystemClock.now_s, [0.0]
+    monkeypatch.setattr(SystemClock, "now_s", lambda self: started(self) + later[0])
+
+    def slow(*_args):
+        later[0] = 60.0  # as if engines and bus had let doctor wait
+        yield doctor.Check("engine slow", "FAIL", "does not answer")
+
+    monkeypatch.setattr(doctor, "check_engines", slow)
+    assert "clock" in names(checks(hmas), "OK")
+
+
+@pytest.mark.parametrize(("serves", "do"), [(False, "left by an earlier run"), (True, "`hmas up` runs on it")])
+def test_a_bus_that_hangs_is_no_leftover_while_a_gateway_serves(tmp_path, monkeypatch, serves, do):
+    monkeypatch.setattr(doctor, "TIMEOUT_S", 0.05)
+    (tmp_path / "bus").mkdir()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "bus" / "r.sock"))
+        (found,) = doctor.check_bus(Config(state_dir=str(tmp_path)), serves=serves)
+    assert found.state == "WARN"
+    assert found.do.startswith(do)
