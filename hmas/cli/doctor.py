@@ -123,19 +123,27 @@ def check_state_dir(config: Config) -> Iterator[Check]:
         yield Check("state_dir", "OK", f"{path}, {free_mb} MB free")
 
 
-def check_overrides(config: Config) -> Iterator[Check]:
-    """The override directory and every file in it."""
-    directory = OverrideDirectory(overrides_dir(config))
-    now_s = SystemClock().now_s()
-    result = directory.scan(now_s)
-    for error in result.errors:
-        yield Check("overrides", "WARN", f"{error.file}: {error.message}", "mend or remove the file")
-    for conflict in conflicts(result.overrides, now_s):
-        what = f"{conflict.setting}: {conflict.winner} wins over {', '.join(conflict.losers)}"
+def check_overrides(config: Config | None, held: dict[str, Any] | None) -> Iterator[Check]:
+    """The override directory and every file in it. `held`: what a running gateway says of it, which also refuses what it cannot apply."""
+    if held is None and config is not None:
+        now_s, directory = SystemClock().now_s(), OverrideDirectory(overrides_dir(config))
+        result = directory.scan(now_s)
+        active = [override for override in result.overrides if override.active(now_s)]
+        held = {
+            "directory": str(directory.path),
+            "overrides": active,
+            "refused": [asdict(error) for error in result.errors],
+            "conflicts": [asdict(conflict) for conflict in conflicts(active, now_s)],
+        }
+    if held is None:
+        return
+    for error in held["refused"]:
+        yield Check("overrides", "WARN", f"{error['file']}: {error['message']}", "mend or remove the file")
+    for conflict in held["conflicts"]:
+        what = f"{conflict['setting']}: {conflict['winner']} wins over {', '.join(conflict['losers'])}"
         yield Check("overrides", "WARN", what, "`hmas override list`, then clear what is no longer meant")
-    ended = sum(not override.active(now_s) for override in result.overrides)
-    if not result.errors:
-        yield Check("overrides", "OK", f"{directory.path}, {len(result.overrides) - ended} in force, {ended} ended")
+    if not held["refused"]:
+        yield Check("overrides", "OK", f"{held['directory']}, {len(held['overrides'])} in force")
 
 
 def check_bus(config: Config, *, serves: bool = False) -> Iterator[Check]:
@@ -351,9 +359,9 @@ def examine(admin_url: str | None, config_file: str | None) -> Iterator[Check]:
     if config is not None:
         yield from check_advice(config, os.environ, status)
         yield from check_state_dir(config)
-        yield from check_overrides(config)
         yield from check_bus(config, serves=status is not None)
         yield from check_engines(config, os.environ)
+    yield from check_overrides(config, None if status is None else status["overrides"])
     yield from check_gateway(config, status, trouble)
     if status is not None:
         yield check_clock(status, now_s)

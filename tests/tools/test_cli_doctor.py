@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import time
 
 import pytest
 from installation_kit import TOKEN, Installation, commands
@@ -85,6 +86,24 @@ def test_a_file_that_is_half_written_is_not_needed_beside_admin(hmas, config, mo
     (tmp_path / "admin-token").chmod(0o600)
     monkeypatch.setenv("HMAS_STATE_DIR", str(tmp_path))
     assert hmas("status", "--admin", installation.admin)[0] == 0
+
+
+def test_an_override_that_the_gateway_refuses_is_not_in_force(hmas, config, installation):
+    folder = installation.state_dir / "overrides"
+    folder.mkdir(exist_ok=True)
+    (folder / "night.json").write_text(
+        json.dumps({"version": 1, "author": "a", "reason": "r", "expires": None, "engines": {"gpu-9": {"drain": True}}})
+    )
+    try:
+        deadline = time.monotonic() + 10
+        while "refused" not in hmas("override", "list")[1]:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        (found,) = [check for check in checks(hmas) if check["name"] == "overrides"]
+        assert found["state"] == "WARN"
+        assert "night.json: $.engines.gpu-9: no such instance" in found["found"]
+    finally:
+        (folder / "night.json").unlink()
 
 
 def test_a_hung_engine_makes_no_clock_fault(hmas, config, monkeypatch):
