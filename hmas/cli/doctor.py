@@ -44,6 +44,9 @@ ASIDE = "the gateway serves by its own defaults until the answers are better; wh
 LATE = "it hangs or is gone: `hmas up` and systemd restart it within seconds; else see its log. The gateway uses its fallback meanwhile"
 MQTT_AWAY = "serving goes on, and it tries again at least every 30 s; `hmas mqtt check` says what the broker refuses"
 KV_EVENTS = "its prefixes are known approximately meanwhile; docs/routing.md says what each state means and what to do"
+STANDS_IN = (
+    "`hmas models show` says whether the model is whole; after drift, train it on traffic like yours (`hmas train`), or roll it back"
+)
 ENGINE_DOWN = "start it, or correct its address; the other engines serve meanwhile"
 
 
@@ -304,11 +307,14 @@ def _check_ports(config: Config) -> Iterator[Check]:
 
 
 def check_models(reports: list[dict[str, Any]]) -> Iterator[Check]:
-    """Whether the agents' models get inputs like those of their training; skips models without any input."""
+    """Whether the configured models run, and get inputs like those of their training; skips models without any input."""
     for report in reports:
-        if report["role"] != "active" or not report["requests"]:
+        if report["role"] != "active" or not (report["requests"] or report["fallback"]):
             continue
         name = f"model {report['model']} of {report['agent']}" + (f" {report['instance']}" if report["instance"] else "")
+        if report["fallback"]:
+            yield Check(name, "WARN", f"STANDS IN for the configured one: {report['fallback']}", STANDS_IN)
+            continue
         # Meta's model gets long views, not requests.
         asked = f"{report['requests']} {'long views' if report['agent'] == 'meta' else 'requests'}"
         outside = {key.partition("/")[2]: count for key, count in report["figures"].items() if key.startswith("out_of_range/")}
