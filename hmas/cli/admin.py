@@ -2,13 +2,14 @@
 
 import getpass
 import os
+import shlex
 from collections.abc import Callable, Collection, Mapping
 from functools import wraps
 from typing import Any
 
 import click
 
-from hmas.cli.output import EXIT_FAILED, duration_words, show
+from hmas.cli.output import EXIT_FAILED, complain, duration_words, show
 from hmas.cli.values import Duration
 from hmas.controller.admin.client import AdminClient
 from hmas.controller.config.derived import admin_token_file, is_loopback, url_of
@@ -96,15 +97,32 @@ def holds(command: Callable[..., Any]) -> Callable[..., Any]:
     return held
 
 
-def held_words(hold: Mapping[str, Any]) -> str:
-    """How long something is held, as text."""
-    return f"for {duration_words(hold['for_s'])}" if hold["for_s"] else FOREVER
+def show_held(
+    ctx: click.Context, client: AdminClient, document: dict[str, Any], text: Callable[[Any], str], override_id: str, *, as_json: bool
+) -> None:
+    """Writes what applies after a setting was forced as `override_id`. The exit code is 1 if another override wins over it."""
+    won_by = {one["setting"]: one["winner"] for one in client.overrides()["conflicts"] if override_id in one["losers"]}
+    show({**document, "won_by": won_by}, text, as_json=as_json)
+    complain_of_winners(won_by)
+    ctx.exit(EXIT_FAILED if won_by else 0)
+
+
+def complain_of_winners(won_by: Mapping[str, str]) -> None:
+    """Says of each setting, by its path, which other override holds it."""
+    for setting, winner in won_by.items():
+        complain(f"{setting}: the change is written, but the override `{winner}` wins and stays; `hmas override clear {winner}` ends that")
+
+
+def ends_words(hold: Mapping[str, Any], *release: str) -> str:
+    """How long something is held, and the command that ends it."""
+    span = f"for {duration_words(hold['for_s'])}" if hold["for_s"] else FOREVER
+    return f"held {span}; `{shlex.join(['hmas', *release])}` ends it"
 
 
 def show_released(ctx: click.Context, document: Any, text: Callable[[Any], str], otherwise: str, *, as_json: bool) -> None:
-    """Writes what applies after a release, or `otherwise` if nothing was held; the exit code is 1 then."""
+    """Writes what applies after a release, or `otherwise` if nothing was held. Exit code 1 then, and where another override holds it."""
     show(document, lambda found: text(found) if found["released"] else otherwise, as_json=as_json)
-    ctx.exit(0 if document["released"] else EXIT_FAILED)
+    ctx.exit(0 if document["released"] and not document.get("won_by") else EXIT_FAILED)
 
 
 def login_name() -> str:
