@@ -97,7 +97,7 @@ def kv_event_words(one: dict[str, Any]) -> str:
 
 def _state(item: dict[str, Any]) -> str:
     if not item["healthy"] and (item["circuit"] == "closed" or not item["answers"]):
-        return f"down for {duration_words(item['down_for_s'])}"
+        return "has not answered yet" if item["down_for_s"] is None else f"down for {duration_words(item['down_for_s'])}"
     if item["circuit"] != "closed":
         return "up, one request tries it" if item["circuit"] == "half-open" else f"circuit {item['circuit']}"
     return "draining" if item["draining"] else "up"
