@@ -54,8 +54,7 @@ def connect(admin_url: str | None, config_file: str | None) -> AdminClient:
     Of the configuration it reads the address and the state folder alone: a mistake elsewhere keeps nobody from a gateway that runs.
 
     Raises:
-        AdminError: The address is invalid.
-        ConfigError: The configuration has no usable address, or cannot be parsed.
+        ConfigError: The address is invalid, or the configuration has none that can be used, or cannot be parsed.
     """
     if not admin_url:
         gateway = read_for_client(config_file, ADMIN_ADDRESS, "--admin URL").gateway

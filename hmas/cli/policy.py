@@ -83,7 +83,7 @@ def loaded_class(text: str) -> Any:
     sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
     try:
         return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError, SyntaxError) as error:
         allowed = "MODULE:CLASS of a module that can be imported"
         raise click.UsageError(f"{text!r} cannot be loaded: {error}; allowed: {allowed}") from error
 

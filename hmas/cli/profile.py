@@ -28,7 +28,7 @@ class Concurrencies(click.ParamType[tuple[int, ...]]):
         if isinstance(value, tuple):
             return value
         parts = str(value).split(",")
-        numbers = tuple(sorted({int(part) for part in parts if part.strip().isdigit()}))
+        numbers = tuple(sorted({int(part) for part in parts if part.strip().isdecimal()}))
         if len(numbers) < 2 or len(numbers) > len(parts) or not 1 <= numbers[0] <= numbers[-1] <= 1024:
             self.fail(f"{value!r} is no list of concurrencies; allowed: two or more numbers from 1 to 1024, such as 1,4,16", param, ctx)
         return numbers

@@ -89,9 +89,11 @@ def test_policy_check_puts_a_class_through_the_suite(hmas, tmp_path, monkeypatch
     assert code == 1
     assert [line.split()[0] for line in out.splitlines()[1:]] == ["OK"] * 6 + ["FAIL"]
     assert "a request is passed 2500 times in a row" in out
-    code, _, err = hmas("policy", "check", "late_policies:First")
-    assert code == 2
-    assert "'late_policies:First' cannot be loaded" in err
+    (tmp_path / "half.py").write_text("class Half(:\n")
+    for text in ("late_policies:First", "half:Half"):
+        code, _, err = hmas("policy", "check", text)
+        assert code == 2
+        assert f"'{text}' cannot be loaded" in err
 
 
 def test_policy_force_and_release(hmas, installation):

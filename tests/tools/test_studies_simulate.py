@@ -313,7 +313,7 @@ def test_a_rate_is_reached_and_bad_words_are_refused(capsys, tmp_path):
         assert code == 2, more
         assert said in err
     code, _, err = hmas(capsys, "simulate", "--workload", "azure:nowhere.csv", "--fleet", "1xdemo-small", "--out", tmp_path)
-    assert code == 1
+    assert code == 2
     assert "nowhere.csv" in err
 
 
