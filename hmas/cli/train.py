@@ -22,6 +22,7 @@ from hmas.agents.prediction.regressor import SHIPPED, CatBoostRegressor, load_re
 from hmas.agents.prediction.telemetry import labelled_of, read_messages, write_messages
 from hmas.agents.prediction.training import REFIT_LEAST, SEED, refit
 from hmas.cli.admin import config_option, read_config
+from hmas.cli.models import warn_of_settings
 from hmas.cli.output import check_writable, hint, json_option, say, say_json, table, writing
 from hmas.cli.studies import EXIT_INTERRUPTED
 from hmas.controller.bus.address import without_secrets
@@ -307,6 +308,7 @@ def _keep(
             version = store.add(kind, Path(folder), card)
         if use:
             store.use(kind, version)
+            warn_of_settings(kind, config_file)
         hint(f"stored as {version}{' and put in force' if use else f'; hmas models use {kind} {version} puts it in force'}")
         card = msgspec.structs.replace(card, version=version)
     if as_json:
