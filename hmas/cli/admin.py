@@ -96,14 +96,12 @@ def holds(command: Callable[..., Any]) -> Callable[..., Any]:
     return held
 
 
-def show_held(
-    ctx: click.Context, client: AdminClient, document: dict[str, Any], text: Callable[[Any], str], override_id: str, *, as_json: bool
-) -> None:
+def show_held(client: AdminClient, document: dict[str, Any], text: Callable[[Any], str], override_id: str, *, as_json: bool) -> None:
     """Writes what applies after a setting was forced as `override_id`. The exit code is 1 if another override wins over it."""
     won_by = {one["setting"]: one["winner"] for one in client.overrides()["conflicts"] if override_id in one["losers"]}
     show({**document, "won_by": won_by}, text, as_json=as_json)
     complain_of_winners(won_by)
-    ctx.exit(EXIT_FAILED if won_by else 0)
+    click.get_current_context().exit(EXIT_FAILED if won_by else 0)
 
 
 def complain_of_winners(won_by: Mapping[str, str]) -> None:

@@ -47,6 +47,8 @@ KV_EVENTS = "its prefixes are known approximately meanwhile; docs/routing.md say
 STANDS_IN = (
     "`hmas models show` says whether the model is whole; after drift, train it on traffic like yours (`hmas train`), or roll it back"
 )
+BUS_LEFT = "left by an earlier run; `hmas up` starts a new server"
+BUS_HANGS = "`hmas up` runs on it, and starts it again once it has ended: end a server that hangs"
 ENGINE_DOWN = "start it, or correct its address; the other engines serve meanwhile"
 
 
@@ -153,11 +155,7 @@ def check_bus(config: Config, *, serves: bool = False) -> Iterator[Check]:
     """The configured bus server, or the one that would be started. `serves`: a gateway answers, and so `hmas up` runs on its server."""
     socket = bus_dir(config) / "r.sock"
     if config.bus.url or os.path.exists(socket):  # noqa: PTH110 - as in `check_state_dir`
-        do = "left by an earlier run; `hmas up` starts a new server"
-        if config.bus.url:
-            do = "start it, or correct bus.url"
-        elif serves:
-            do = "`hmas up` runs on it, and starts it again once it has ended: end a server that hangs"
+        do = "start it, or correct bus.url" if config.bus.url else BUS_HANGS if serves else BUS_LEFT
         yield _ask_bus(config.bus.url or f"unix://{socket}", do, started=not config.bus.url)
         return
     try:

@@ -30,11 +30,9 @@ def show(client: AdminClient, *, as_json: bool) -> None:
 @click.option("--token-budget", type=click.IntRange(1, 1_048_576), help="Tokens per engine step.")
 @holds
 @json_option
-@click.pass_context
 @takes_client
 def set_knobs(
     client: AdminClient,
-    ctx: click.Context,
     *,
     instance: str,
     n_run: int | None,
@@ -42,15 +40,12 @@ def set_knobs(
     hold: dict[str, Any],
     as_json: bool,
 ) -> None:
-    """Force knobs of INSTANCE, which the agents then cannot change; '*' for all instances that have no forced knobs of their own.
-
-    Exit code 1 if another override wins.
-    """
+    """Force knobs of INSTANCE ('*': of all without forced ones of their own) against the agents. Exit code 1 if another override wins."""
     if n_run is None and token_budget is None:
         raise click.UsageError("give --n-run or --token-budget")
     document = client.force_knobs(instance, n_run=n_run, token_budget=token_budget, **hold)
     ends = ends_words(hold, "knobs", "release", instance)
-    show_held(ctx, client, document, lambda found: f"{_knob_table(found)}\n{ends}", cli_id("knobs", instance), as_json=as_json)
+    show_held(client, document, lambda found: f"{_knob_table(found)}\n{ends}", cli_id("knobs", instance), as_json=as_json)
 
 
 @knobs.command("release", epilog=example("hmas knobs release gpu-0"))

@@ -99,21 +99,12 @@ def show_results(ctx: click.Context, results: Sequence[Any]) -> None:
 @click.option("--parameter", "parameters", multiple=True, type=Pair(), help="A parameter of the policy; may be given several times.")
 @holds
 @json_option
-@click.pass_context
 @takes_client
-def force(
-    client: AdminClient,
-    ctx: click.Context,
-    *,
-    name: str,
-    parameters: tuple[tuple[str, float], ...],
-    hold: dict[str, Any],
-    as_json: bool,
-) -> None:
+def force(client: AdminClient, *, name: str, parameters: tuple[tuple[str, float], ...], hold: dict[str, Any], as_json: bool) -> None:
     """Force policy NAME, which the agents then cannot change. Exit code 1 if another override wins."""
     document = client.force_policy(name, parameters=dict(parameters), **hold)
     ends = ends_words(hold, "policy", "release")
-    show_held(ctx, client, document, lambda found: f"{policy_line(found)}\n{ends}", cli_id("policy"), as_json=as_json)
+    show_held(client, document, lambda found: f"{policy_line(found)}\n{ends}", cli_id("policy"), as_json=as_json)
 
 
 @policy.command("release", epilog=example("hmas policy release"))

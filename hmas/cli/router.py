@@ -81,22 +81,14 @@ def check(ctx: click.Context, *, router_class: str, seed: int) -> None:
 @model_option
 @holds
 @json_option
-@click.pass_context
 @takes_client
 def force(
-    client: AdminClient,
-    ctx: click.Context,
-    *,
-    name: str,
-    weights: tuple[tuple[str, float], ...],
-    model: str,
-    hold: dict[str, Any],
-    as_json: bool,
+    client: AdminClient, *, name: str, weights: tuple[tuple[str, float], ...], model: str, hold: dict[str, Any], as_json: bool
 ) -> None:
     """Force router NAME for all models, or for one. Exit code 1 if another override wins."""
     document = client.force_router(name, model=model, weights=dict(weights), **hold)
     ends = ends_words(hold, "router", "release", *([] if model == "*" else ["--model", model]))
-    show_held(ctx, client, document, lambda found: f"{routers_text(found)}\n{ends}", cli_id("router", model), as_json=as_json)
+    show_held(client, document, lambda found: f"{routers_text(found)}\n{ends}", cli_id("router", model), as_json=as_json)
 
 
 @router.command("release", epilog=example("hmas router release"))

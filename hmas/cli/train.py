@@ -76,7 +76,7 @@ def lengths(
     from hmas.agents.perception.training.answers import corpus_of, read_answers  # noqa: PLC0415
     from hmas.agents.perception.training.lengths import Plan, fit_checked, write  # noqa: PLC0415
 
-    _check_target(out, config_file)
+    check_writable(out or models_dir(read_config(config_file)), "--out" if out else "state_dir", folder=True)
     rows = read_answers(files)
     corpus = corpus_of(rows)
     hint(f"{len(corpus.examples)} answers to {len(corpus.prompts)} prompts")
@@ -233,7 +233,7 @@ def prediction(
         raise click.UsageError("--record writes what --from-bus reads; allowed: both together")
     if bool(files) == from_bus:
         raise click.UsageError("telemetry comes from files or from the bus; allowed: either --data or --from-bus")
-    _check_target(out, config_file)
+    check_writable(out or models_dir(read_config(config_file)), "--out" if out else "state_dir", folder=True)
     if record is not None:
         check_writable(record, "--record")
     config = read_config(config_file)
@@ -272,14 +272,6 @@ async def _from_bus(config: Config) -> list[Message]:
         return [*await bus.latest(FEATURES, NEWEST), *await bus.latest(TELEMETRY, NEWEST)]
     finally:
         await bus.close()
-
-
-def _check_target(out: Path | None, config_file: str | None) -> None:
-    """Finds out before the work starts whether `_keep` will be able to write."""
-    if out is not None:
-        check_writable(out, folder=True)
-    else:
-        check_writable(models_dir(read_config(config_file)), "state_dir", folder=True)
 
 
 def _keep(
