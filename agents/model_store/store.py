@@ -124,8 +124,8 @@ class ModelStore:
             ModelError: There is no such version; the message lists the existing ones.
         """
         if version not in self._versions(kind):
-            known = ", ".join([SHIPPED, *self._versions(kind)])
-            raise ModelError(f"{kind} model {version!r} is not in {self.root}; there are: {known}")
+            known = ", ".join([*([SHIPPED] if version != SHIPPED else []), *self._versions(kind)])
+            raise ModelError(f"{kind} model {version!r} is not in {self.root}; there are: {known or 'none yet'}")
         return self._kind(kind) / version
 
     def add(self, kind: str, folder: Path, card: ModelCard) -> str:

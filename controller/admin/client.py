@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from hmas.controller.admin.token import read_token
-from hmas.controller.core.errors import AdminError, AdminUnreachable
+from hmas.controller.core.errors import AdminError, AdminUnreachable, ConfigError
 
 TIMEOUT_S = 10.0
 
@@ -41,15 +41,15 @@ class AdminClient:
             timeout_s: How long an answer may take.
 
         Raises:
-            AdminError: `url` is not an http address.
+            ConfigError: `url` is not an http address.
         """
         try:
             parts = urlsplit(url)
             port = parts.port
         except ValueError as error:
-            raise AdminError(f"admin address {url!r}: {error}; allowed: http://HOST:PORT with a port from 0 to 65535") from None
+            raise ConfigError(f"admin address {url!r}: {error}; allowed: http://HOST:PORT with a port from 0 to 65535") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise AdminError(f"admin address {url!r}; allowed: http://HOST:PORT")
+            raise ConfigError(f"admin address {url!r}; allowed: http://HOST:PORT")
         self.url = url.rstrip("/")
         self._https = parts.scheme == "https"
         self.host = parts.hostname

@@ -1,6 +1,6 @@
 """Loads the configuration: file, then environment, then all checks; all mistakes are reported at once."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib import resources
 from pathlib import Path as FilePath
 from typing import Any
@@ -10,17 +10,20 @@ import msgspec
 from hmas.controller.config.check import Path, Problem, dotted, problems
 from hmas.controller.config.cross_checks import advice, cross_problems, unknown_names
 from hmas.controller.config.document import Document, parse_yaml, read_document
-from hmas.controller.config.environment import apply_environment
+from hmas.controller.config.environment import apply_environment, names
 from hmas.controller.config.plugins import load_plugins
 from hmas.controller.config.schema import Config
+from hmas.controller.config.section import GatewayConfig
 from hmas.controller.core.errors import ConfigError
 
-__all__ = ["ConfigMistakes", "Mistake", "advice", "load_config"]
+__all__ = ["ConfigMistakes", "Mistake", "advice", "load_config", "load_for_client"]
 
 MAX_REPORTED = 20
 PRESETS = {"paper": "paper.yaml"}
 """The file with the settings of each preset but the default one."""
 _CONFIG_TYPE = msgspec.inspect.type_info(Config)
+STATE_DIR = ("state_dir",)
+ADMIN_ADDRESS = (("gateway", "admin_host"), ("gateway", "admin_port"))
 
 
 class Mistake(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +90,37 @@ def load_config(path: str | None, env: Mapping[str, str]) -> Config:
     if found:
         raise ConfigMistakes(found)
     return config
+
+
+def load_for_client(path: str | None, env: Mapping[str, str], wanted: Collection[tuple[str, ...]]) -> Config:
+    """The defaults with the `wanted` settings of file and environment alone, so that mistakes elsewhere keep no operator from a gateway.
+
+    Neither `engines_file` nor a preset is read, and the file only where the environment lacks one of the settings.
+
+    Raises:
+        ConfigError: The file cannot be parsed, or one of these settings has a mistake.
+    """
+    variables = {name: env[name] for name, (place, _) in names().items() if place in wanted and name in env}
+    document = Document("defaults", {}) if path is None or len(variables) == len(wanted) else read_document(path)
+    origins, _ = apply_environment(document.data, variables)
+    wrong = [problem for problem in problems(document.data, _CONFIG_TYPE) if _concerns(problem.path, wanted)]
+    if wrong:
+        raise ConfigMistakes(
+            [Mistake(where=_where(one.path, document, origins), path=dotted(one.path), message=one.message) for one in wrong]
+        )
+    data: dict[str, Any] = {}
+    for *sections, name in wanted:
+        given, kept = document.data, data
+        for section in sections:
+            given, kept = given.get(section, {}), kept.setdefault(section, {})
+        kept.update({name: given[name]} if name in given else {})
+    return msgspec.convert(data, Config)
+
+
+def _concerns(path: Path, wanted: Collection[tuple[str, ...]]) -> bool:
+    """Whether a mistake there is one of a `wanted` setting, or of the section that it is in, or of a name that may be meant for it."""
+    mistyped = path[:1] == ("gateway",) and str(path[-1]).startswith("admin_") and path[-1] not in GatewayConfig.__struct_fields__
+    return any(path == place[: len(path)] or (mistyped and place in ADMIN_ADDRESS) for place in wanted)
 
 
 def apply_preset(data: dict[str, Any]) -> None:

@@ -33,7 +33,7 @@ Model = Annotated[str, doc("name of a model, or * for all that are not named", m
 Expiry = Annotated[
     str,
     doc(
-        "ISO 8601 time with a zone, such as 2030-01-31T18:00:00Z; at most 366 days ahead",
+        "ISO 8601 time with a zone, as in YYYY-MM-DDTHH:MM:SSZ; at most 366 days ahead",
         pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)$",
         extra_json_schema={"format": "date-time"},
     ),
@@ -251,7 +251,7 @@ def _expiry_problems(text: str | None, now_s: float, *, allow_expired: bool) -> 
     try:
         expires_s = datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError) as error:
-        yield Problem(("expires",), f"got {text!r}, which is no date ({error}); allowed: a time such as 2030-01-31T18:00:00Z, or null")
+        yield Problem(("expires",), f"got {text!r}, which is no date ({error}); allowed: a time as in YYYY-MM-DDTHH:MM:SSZ, or null")
         return
     if expires_s > now_s + MAX_LIFE_S:
         yield Problem(("expires",), f"got {text!r}, more than 366 days ahead; allowed: a nearer time, or null for good")

@@ -196,7 +196,7 @@ class GatewayOperations:
         return {
             "name": self._gateway.scheduler.policy,
             "parameters": dict(self._gateway.scheduler.parameters),
-            "cost_threshold_now": self._gateway.scheduler.cost_threshold or None,
+            "cost_threshold_now": (self._gateway.scheduler.queued and self._gateway.scheduler.cost_threshold) or None,
             "source": setting.source,
             "reason": setting.reason,
             "changed_because": control.since.policy_reason,
@@ -227,7 +227,8 @@ class GatewayOperations:
             "version": instance.engine.capabilities.version,
             "healthy": instance.healthy,
             "detail": snapshot.detail if snapshot is not None else "not reached yet",
-            "down_for_s": instance.down_for_s(now_s),
+            # None: it has never answered.
+            "down_for_s": None if instance.down_since_s == 0.0 else instance.down_for_s(now_s),
             "circuit": instance.breaker.state,
             "answers": instance.answers,
             "control": instance.engine.capabilities.control,

@@ -2,18 +2,20 @@
 
 import getpass
 import os
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Callable, Collection, Mapping
 from functools import wraps
 from typing import Any
 
 import click
 
-from hmas.cli.output import EXIT_FAILED, duration_words, show
+from hmas.cli.output import EXIT_FAILED, complain, duration_words, show
 from hmas.cli.values import Duration
 from hmas.controller.admin.client import AdminClient
 from hmas.controller.config.derived import admin_token_file, is_loopback, url_of
-from hmas.controller.config.loader import load_config
+from hmas.controller.config.loader import ADMIN_ADDRESS, STATE_DIR, load_config, load_for_client
 from hmas.controller.config.schema import Config
+from hmas.controller.core.errors import ConfigError
 
 FOREVER = "until it is released"
 
@@ -49,18 +51,27 @@ def connect(admin_url: str | None, config_file: str | None) -> AdminClient:
 
     Without HMAS_ADMIN_TOKEN it sends the token that a gateway on this machine keeps in its state folder. It sends that one nowhere else.
 
+    Of the configuration it reads the address and the state folder alone: a mistake elsewhere keeps nobody from a gateway that runs.
+
     Raises:
-        AdminError: The address is invalid.
-        ConfigError: The configuration has mistakes.
+        ConfigError: The address is invalid, or the configuration has none that can be used, or cannot be parsed.
     """
     if not admin_url:
-        gateway = read_config(config_file).gateway
+        gateway = read_for_client(config_file, ADMIN_ADDRESS, "--admin URL").gateway
         admin_url = url_of(gateway.admin_host, gateway.admin_port)
     token = os.environ.get("HMAS_ADMIN_TOKEN", "")
     client = AdminClient(admin_url, token=token)
     if not token and is_loopback(client.host):
-        client.token_file = lambda: admin_token_file(read_config(config_file))
+        client.token_file = lambda: admin_token_file(read_for_client(config_file, (STATE_DIR,), "HMAS_ADMIN_TOKEN or HMAS_STATE_DIR"))
     return client
+
+
+def read_for_client(config_file: str | None, wanted: Collection[tuple[str, ...]], instead: str) -> Config:
+    """As `load_for_client`; an error also says what to give `instead`."""
+    try:
+        return load_for_client(config_file or None, os.environ, wanted)
+    except ConfigError as error:
+        raise ConfigError(f"{error}\nmend it, or give {instead}: a gateway that runs already can then be reached all the same") from error
 
 
 def takes_client(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -85,15 +96,30 @@ def holds(command: Callable[..., Any]) -> Callable[..., Any]:
     return held
 
 
-def held_words(hold: Mapping[str, Any]) -> str:
-    """How long something is held, as text."""
-    return f"for {duration_words(hold['for_s'])}" if hold["for_s"] else FOREVER
+def show_held(client: AdminClient, document: dict[str, Any], text: Callable[[Any], str], override_id: str, *, as_json: bool) -> None:
+    """Writes what applies after a setting was forced as `override_id`. The exit code is 1 if another override wins over it."""
+    won_by = {one["setting"]: one["winner"] for one in client.overrides()["conflicts"] if override_id in one["losers"]}
+    show({**document, "won_by": won_by}, text, as_json=as_json)
+    complain_of_winners(won_by)
+    click.get_current_context().exit(EXIT_FAILED if won_by else 0)
+
+
+def complain_of_winners(won_by: Mapping[str, str]) -> None:
+    """Says of each setting, by its path, which other override holds it."""
+    for setting, winner in won_by.items():
+        complain(f"{setting}: the change is written, but the override `{winner}` wins and stays; `hmas override clear {winner}` ends that")
+
+
+def ends_words(hold: Mapping[str, Any], *release: str) -> str:
+    """How long something is held, and the command that ends it."""
+    span = f"for {duration_words(hold['for_s'])}" if hold["for_s"] else FOREVER
+    return f"held {span}; `{shlex.join(['hmas', *release])}` ends it"
 
 
 def show_released(ctx: click.Context, document: Any, text: Callable[[Any], str], otherwise: str, *, as_json: bool) -> None:
-    """Writes what applies after a release, or `otherwise` if nothing was held; the exit code is 1 then."""
+    """Writes what applies after a release, or `otherwise` if nothing was held. Exit code 1 then, and where another override holds it."""
     show(document, lambda found: text(found) if found["released"] else otherwise, as_json=as_json)
-    ctx.exit(0 if document["released"] else EXIT_FAILED)
+    ctx.exit(0 if document["released"] and not document.get("won_by") else EXIT_FAILED)
 
 
 def login_name() -> str:

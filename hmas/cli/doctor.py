@@ -44,6 +44,11 @@ ASIDE = "the gateway serves by its own defaults until the answers are better; wh
 LATE = "it hangs or is gone: `hmas up` and systemd restart it within seconds; else see its log. The gateway uses its fallback meanwhile"
 MQTT_AWAY = "serving goes on, and it tries again at least every 30 s; `hmas mqtt check` says what the broker refuses"
 KV_EVENTS = "its prefixes are known approximately meanwhile; docs/routing.md says what each state means and what to do"
+STANDS_IN = (
+    "`hmas models show` says whether the model is whole; after drift, train it on traffic like yours (`hmas train`), or roll it back"
+)
+BUS_LEFT = "left by an earlier run; `hmas up` starts a new server"
+BUS_HANGS = "`hmas up` runs on it, and starts it again once it has ended: end a server that hangs"
 ENGINE_DOWN = "start it, or correct its address; the other engines serve meanwhile"
 
 
@@ -123,26 +128,35 @@ def check_state_dir(config: Config) -> Iterator[Check]:
         yield Check("state_dir", "OK", f"{path}, {free_mb} MB free")
 
 
-def check_overrides(config: Config) -> Iterator[Check]:
-    """The override directory and every file in it."""
-    directory = OverrideDirectory(overrides_dir(config))
-    now_s = SystemClock().now_s()
-    result = directory.scan(now_s)
-    for error in result.errors:
-        yield Check("overrides", "WARN", f"{error.file}: {error.message}", "mend or remove the file")
-    for conflict in conflicts(result.overrides, now_s):
-        what = f"{conflict.setting}: {conflict.winner} wins over {', '.join(conflict.losers)}"
+def check_overrides(config: Config | None, held: dict[str, Any] | None) -> Iterator[Check]:
+    """The override directory and every file in it. `held`: what a running gateway says of it, which also refuses what it cannot apply."""
+    if held is None and config is not None:
+        now_s, directory = SystemClock().now_s(), OverrideDirectory(overrides_dir(config))
+        result = directory.scan(now_s)
+        active = [override for override in result.overrides if override.active(now_s)]
+        held = {
+            "directory": str(directory.path),
+            "overrides": active,
+            "refused": [asdict(error) for error in result.errors],
+            "conflicts": [asdict(conflict) for conflict in conflicts(active, now_s)],
+        }
+    if held is None:
+        return
+    for error in held["refused"]:
+        yield Check("overrides", "WARN", f"{error['file']}: {error['message']}", "mend or remove the file")
+    for conflict in held["conflicts"]:
+        what = f"{conflict['setting']}: {conflict['winner']} wins over {', '.join(conflict['losers'])}"
         yield Check("overrides", "WARN", what, "`hmas override list`, then clear what is no longer meant")
-    ended = sum(not override.active(now_s) for override in result.overrides)
-    if not result.errors:
-        yield Check("overrides", "OK", f"{directory.path}, {len(result.overrides) - ended} in force, {ended} ended")
+    if not held["refused"]:
+        yield Check("overrides", "OK", f"{held['directory']}, {len(held['overrides'])} in force")
 
 
-def check_bus(config: Config) -> Iterator[Check]:
-    """The configured bus server, or the one that would be started."""
+def check_bus(config: Config, *, serves: bool = False) -> Iterator[Check]:
+    """The configured bus server, or the one that would be started. `serves`: a gateway answers, and so `hmas up` runs on its server."""
     socket = bus_dir(config) / "r.sock"
     if config.bus.url or os.path.exists(socket):  # noqa: PTH110 - as in `check_state_dir`
-        yield _ask_bus(config.bus.url or f"unix://{socket}", started=not config.bus.url)
+        do = "start it, or correct bus.url" if config.bus.url else BUS_HANGS if serves else BUS_LEFT
+        yield _ask_bus(config.bus.url or f"unix://{socket}", do, started=not config.bus.url)
         return
     try:
         binary = find_server()
@@ -152,9 +166,8 @@ def check_bus(config: Config) -> Iterator[Check]:
     yield Check("bus", "OK", f"`hmas up` starts {binary.path.name} {binary.version} from {binary.origin}")
 
 
-def _ask_bus(url: str, *, started: bool) -> Check:
+def _ask_bus(url: str, do: str, *, started: bool) -> Check:
     shown = without_secrets(url)
-    do = "start it, or correct bus.url" if not started else "left by an earlier run; `hmas up` starts a new server"
     try:
         with redis.Redis.from_url(url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S) as client:
             info: dict[str, Any] = client.info("server")
@@ -206,29 +219,24 @@ async def _ask_engine(config: EngineConfig, env: Mapping[str, str]) -> Check:
     return Check(name, "OK", words)
 
 
-def check_gateway(config: Config, status: dict[str, Any] | None, trouble: str) -> Iterator[Check]:
-    """The running gateway, its agents and its clock; if no gateway runs, whether its ports are free."""
+def check_gateway(config: Config | None, status: dict[str, Any] | None, trouble: str) -> Iterator[Check]:
+    """The running gateway and its agents; if no gateway runs, whether its ports are free."""
     if status is None:
         yield Check("gateway", "WARN", trouble, "start it with `hmas up`, or name it with --admin")
-        yield from _check_ports(config)
+        if config is not None:
+            yield from _check_ports(config)
         return
     if status["ready"]:
         yield Check("gateway", "OK", f"{status['gateway']}, version {status['version']}, policy {status['policy']['name']}")
     else:
         yield Check("gateway", "FAIL", "not ready: " + "; ".join(status["not_ready_because"]), "see the engines and the gateway's log")
-    skew_s = SystemClock().now_s() - (status["started_s"] + status["uptime_s"])
-    if abs(skew_s) > MAX_SKEW_S:
-        do = "the machine's clock was set after the gateway started: restart gateway and agents, or each drops the other's messages"
-        yield Check("clock", "WARN", f"the gateway's clock is {-skew_s:+.1f} s off", do)
-    else:
-        yield Check("clock", "OK", f"the gateway's clock agrees within {MAX_SKEW_S:g} s")
     if not status["bus"]["connected"]:
         yield Check("gateway's bus", "FAIL", status["bus"]["detail"], "serving goes on with fallbacks; bring the bus back")
     if status["mqtt"]:
         there = status["mqtt"]["connected"]
         yield Check("mqtt", "OK" if there else "WARN", mqtt_words(status["mqtt"]), "" if there else MQTT_AWAY)
     yield from check_load(status)
-    own = {engine.name for engine in config.engines}
+    own = set() if config is None else {engine.name for engine in config.engines}
     yield from (_known_engine(item) for item in status["instances"] if item["name"] not in own)
     for item in status["instances"]:
         if item["kv_events"] is not None:
@@ -238,6 +246,15 @@ def check_gateway(config: Config, status: dict[str, Any] | None, trouble: str) -
                 f"KV events of {item['name']}", "OK" if well else "WARN", kv_event_words(item["kv_events"]), "" if well else KV_EVENTS
             )
     yield from check_agents(status["agents"])
+
+
+def check_clock(status: dict[str, Any], now_s: float) -> Check:
+    """Whether the gateway's clock is that of this machine. `now_s`: when the gateway's answer came."""
+    skew_s = now_s - (status["started_s"] + status["uptime_s"])
+    if abs(skew_s) > MAX_SKEW_S:
+        do = "the machine's clock was set after the gateway started: restart gateway and agents, or each drops the other's messages"
+        return Check("clock", "WARN", f"the gateway's clock is {-skew_s:+.1f} s off", do)
+    return Check("clock", "OK", f"the gateway's clock agrees within {MAX_SKEW_S:g} s")
 
 
 def check_load(status: dict[str, Any]) -> Iterator[Check]:
@@ -288,11 +305,14 @@ def _check_ports(config: Config) -> Iterator[Check]:
 
 
 def check_models(reports: list[dict[str, Any]]) -> Iterator[Check]:
-    """Whether the agents' models get inputs like those of their training; skips models without any input."""
+    """Whether the configured models run, and get inputs like those of their training; skips models without any input."""
     for report in reports:
-        if report["role"] != "active" or not report["requests"]:
+        if report["role"] != "active" or not (report["requests"] or report["fallback"]):
             continue
         name = f"model {report['model']} of {report['agent']}" + (f" {report['instance']}" if report["instance"] else "")
+        if report["fallback"]:
+            yield Check(name, "WARN", f"STANDS IN for the configured one: {report['fallback']}", STANDS_IN)
+            continue
         # Meta's model gets long views, not requests.
         asked = f"{report['requests']} {'long views' if report['agent'] == 'meta' else 'requests'}"
         outside = {key.partition("/")[2]: count for key, count in report["figures"].items() if key.startswith("out_of_range/")}
@@ -328,23 +348,27 @@ def doctor(ctx: click.Context, *, as_json: bool, admin_url: str | None, config_f
 
 
 def examine(admin_url: str | None, config_file: str | None) -> Iterator[Check]:
-    """Every check. Without a usable configuration, only the checks that do not need one."""
+    """Every check. Without a usable configuration, only those that do not need one, and those of a gateway that runs."""
     yield from check_python()
     yield from check_limits()
     yield from check_plugins(all_plugins())
+    config = None
     try:
         config = read_config(config_file)
     except ConfigError as error:
-        yield Check("config", "FAIL", str(error), "mend it; `hmas config check` says the same")
-        return
+        yield Check("config", "FAIL", str(error), "mend it; `hmas config check` says the same. A gateway that runs keeps what it has read")
     status, trouble = _status(admin_url, config_file)
-    yield from check_advice(config, os.environ, status)
-    yield from check_state_dir(config)
-    yield from check_overrides(config)
-    yield from check_bus(config)
-    yield from check_engines(config, os.environ)
+    # The checks below may wait for seconds.
+    now_s = SystemClock().now_s()
+    if config is not None:
+        yield from check_advice(config, os.environ, status)
+        yield from check_state_dir(config)
+        yield from check_bus(config, serves=status is not None)
+        yield from check_engines(config, os.environ)
+    yield from check_overrides(config, None if status is None else status["overrides"])
     yield from check_gateway(config, status, trouble)
     if status is not None:
+        yield check_clock(status, now_s)
         yield from check_models(status.get("models", []))
 
 
@@ -357,5 +381,5 @@ def all_plugins() -> tuple[Plugin, ...]:
 def _status(admin_url: str | None, config_file: str | None) -> tuple[dict[str, Any] | None, str]:
     try:
         return connect(admin_url, config_file).status(), ""
-    except AdminError as error:
+    except (AdminError, ConfigError) as error:
         return None, str(error)

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from hmas.cli.admin import held_words, holds, show_released, takes_client
+from hmas.cli.admin import complain_of_winners, ends_words, holds, show_released, takes_client
 from hmas.cli.engine_plugin import plugin
 from hmas.cli.output import duration_words, example, json_option, say, say_json, show, table
 from hmas.controller.admin.client import AdminClient
@@ -39,7 +39,7 @@ def drain(client: AdminClient, *, name: str, hold: dict[str, Any], as_json: bool
         return
     left = next((item["in_flight"] for item in document if item["name"] == name), 0)
     say(engine_table(document))
-    say(f"{name} drains {held_words(hold)}, {left} requests still run there; `hmas engines undrain {name}` ends it")
+    say(f"{name} drains, {left} requests still run there; {ends_words(hold, 'engines', 'undrain', name)}")
 
 
 @engines.command("undrain", epilog=example("hmas engines undrain gpu-1"))
@@ -48,9 +48,13 @@ def drain(client: AdminClient, *, name: str, hold: dict[str, Any], as_json: bool
 @click.pass_context
 @takes_client
 def undrain(client: AdminClient, ctx: click.Context, *, name: str, as_json: bool) -> None:
-    """Let engine NAME receive requests again. Exit code 1 if it was not drained by `engines drain`."""
+    """Let engine NAME receive requests again. Exit code 1 if it was not drained by `engines drain`, or another override drains it, too."""
     otherwise = f"{name} was not drained by `hmas engines drain`; see `hmas override list`"
-    show_released(ctx, client.undrain_engine(name), lambda found: engine_table(found["engines"]), otherwise, as_json=as_json)
+    document = client.undrain_engine(name)
+    others = [one["id"] for one in client.overrides()["overrides"] if name in one["document"].get("engines", {})]
+    document["won_by"] = {f"engines.{name}.drain": one for one in others[-1:]}
+    complain_of_winners(document["won_by"])
+    show_released(ctx, document, lambda found: engine_table(found["engines"]), otherwise, as_json=as_json)
 
 
 def engine_table(document: list[dict[str, Any]]) -> str:
@@ -93,7 +97,7 @@ def kv_event_words(one: dict[str, Any]) -> str:
 
 def _state(item: dict[str, Any]) -> str:
     if not item["healthy"] and (item["circuit"] == "closed" or not item["answers"]):
-        return f"down for {duration_words(item['down_for_s'])}"
+        return "has not answered yet" if item["down_for_s"] is None else f"down for {duration_words(item['down_for_s'])}"
     if item["circuit"] != "closed":
         return "up, one request tries it" if item["circuit"] == "half-open" else f"circuit {item['circuit']}"
     return "draining" if item["draining"] else "up"

@@ -4,10 +4,11 @@ from typing import Any
 
 import click
 
-from hmas.cli.admin import held_words, holds, show_released, takes_client
+from hmas.cli.admin import ends_words, holds, show_held, show_released, takes_client
 from hmas.cli.output import example, json_option, table
 from hmas.cli.output import show as show_result
 from hmas.controller.admin.client import AdminClient
+from hmas.controller.control.overrides import cli_id
 
 
 @click.group()
@@ -39,12 +40,12 @@ def set_knobs(
     hold: dict[str, Any],
     as_json: bool,
 ) -> None:
-    """Force knobs of INSTANCE, which the agents then cannot change; '*' for all instances that have no forced knobs of their own."""
+    """Force knobs of INSTANCE ('*': of all without forced ones of their own) against the agents. Exit code 1 if another override wins."""
     if n_run is None and token_budget is None:
         raise click.UsageError("give --n-run or --token-budget")
     document = client.force_knobs(instance, n_run=n_run, token_budget=token_budget, **hold)
-    ends = f"held {held_words(hold)}; `hmas knobs release {instance}` ends it"
-    show_result(document, lambda found: f"{_knob_table(found)}\n{ends}", as_json=as_json)
+    ends = ends_words(hold, "knobs", "release", instance)
+    show_held(client, document, lambda found: f"{_knob_table(found)}\n{ends}", cli_id("knobs", instance), as_json=as_json)
 
 
 @knobs.command("release", epilog=example("hmas knobs release gpu-0"))

@@ -9,7 +9,8 @@ import click
 
 from hmas.cli.lazy import LazyGroup
 from hmas.cli.output import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE, complain
-from hmas.controller.core.errors import AdminUnreachable, ConfigError, HmasError
+from hmas.controller.core.errors import AdminUnreachable, ConfigError, HmasError, TraceError
+from hmas.engines.errors import ProfileError
 
 COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
@@ -60,7 +61,8 @@ def cli() -> None:
     (--config, else HMAS_CONFIG). They send HMAS_ADMIN_TOKEN, else the token in the state folder of a gateway on this machine.
 
     \b
-    Exit codes: 0 done, 1 refused or failed, 2 the command line or the configuration cannot be used, 3 not reachable.
+    Exit codes: 0 done, 1 refused or failed, 2 the command line, the configuration or an input file cannot be used,
+    3 not reachable.
     Results go to stdout, everything else to stderr. --json prints results for programs.
     """  # noqa: D301 - click reads \b as "do not rewrap"
 
@@ -82,7 +84,7 @@ def run_group(group: click.Group, program: str, argv: Sequence[str] | None = Non
     except AdminUnreachable as error:
         complain(str(error))
         return EXIT_UNREACHABLE
-    except ConfigError as error:
+    except (ConfigError, TraceError, ProfileError) as error:
         complain(str(error))
         return EXIT_USAGE
     except HmasError as error:

@@ -9,12 +9,13 @@ import msgspec
 
 from hmas.agents.model_store.card import read_card, verified
 from hmas.agents.model_store.store import FOLLOWED, KINDS, SHIPPED, ModelStore
-from hmas.cli.admin import admin_url_option, config_option, connect, read_config
+from hmas.cli.admin import admin_url_option, config_option, connect, read_config, read_for_client
 from hmas.cli.output import clock_words, example, hint, json_option, say, say_json, table
 from hmas.cli.output import show as show_result
 from hmas.cli.status import model_line
 from hmas.controller.config.derived import models_dir
-from hmas.controller.core.errors import AdminError, ModelError
+from hmas.controller.config.loader import STATE_DIR
+from hmas.controller.core.errors import AdminError, ConfigError, ModelError
 
 SHOWN_METRICS = 3
 kind_argument = click.argument("kind", type=click.Choice(KINDS))
@@ -59,7 +60,7 @@ def list_models(*, kind: str | None, as_json: bool, admin_url: str | None, confi
 @config_option
 def show(*, kind: str, version: str, as_json: bool, config_file: str | None) -> None:
     """Show one version's card: its origin, its figures, and whether its files are unchanged."""
-    folder = _store(config_file).folder(kind, version)
+    folder = _shipped_folder(kind) if version == SHIPPED else _store(config_file).folder(kind, version)
     broken = ""
     try:
         card = verified(folder)
@@ -101,7 +102,8 @@ def use(*, kind: str, version: str, as_json: bool, config_file: str | None) -> N
     before = store.choice(kind).current or SHIPPED
     store.use(kind, version)
     warn_of_settings(kind, config_file)
-    text = f"{kind}: {before} -> {version}; `hmas models rollback {kind}` goes back"
+    switched = f"{before} -> {version}; `hmas models rollback {kind}` goes back"
+    text = f"{kind}: {switched if version != before else f'{version} is in force already'}"
     _say_done({"kind": kind, "before": before, "version": version}, text, as_json=as_json)
 
 
@@ -114,6 +116,7 @@ def rollback(*, kind: str, as_json: bool, config_file: str | None) -> None:
     store = _store(config_file)
     before = store.choice(kind).current or SHIPPED
     version = store.rollback(kind)
+    warn_of_settings(kind, config_file)
     _say_done({"kind": kind, "before": before, "version": version}, f"{kind}: {before} -> {version}", as_json=as_json)
 
 
@@ -128,12 +131,24 @@ def shadow(*, kind: str, version: str | None, off: bool, as_json: bool, config_f
     if bool(version) is off:
         raise click.UsageError("name a version, or give --off")
     _store(config_file).set_shadow(kind, version or "")
+    if version:
+        warn_of_settings(kind, config_file)
     text = f"{kind} {version} reads along; `hmas models list {kind}` shows how it compares" if version else f"{kind}: nothing reads along"
     _say_done({"kind": kind, "shadow": version or ""}, text, as_json=as_json)
 
 
 def _store(config_file: str | None) -> ModelStore:
-    return ModelStore(models_dir(read_config(config_file)))
+    return ModelStore(models_dir(read_for_client(config_file, (STATE_DIR,), "HMAS_STATE_DIR")))
+
+
+def _shipped_folder(kind: str) -> Path:
+    if kind == "meta":
+        raise ModelError("no meta model is shipped; allowed: a version that `hmas models list meta` names")
+    # These imports take a while, and only this command needs them.
+    from hmas.agents.perception.readers import SHIPPED_TAGGER  # noqa: PLC0415
+    from hmas.agents.prediction.regressor import SHIPPED as SHIPPED_COSTS  # noqa: PLC0415
+
+    return SHIPPED_TAGGER if kind == "perception" else SHIPPED_COSTS
 
 
 def _live(admin_url: str | None, config_file: str | None) -> list[dict[str, Any]] | None:
@@ -176,8 +191,14 @@ def _flat(metrics: dict[str, Any], before: str = "") -> list[tuple[str, Any]]:
 
 def warn_of_settings(kind: str, config_file: str | None) -> None:
     """Prints a note if the store's choice takes effect only later, or not at all with the present configuration."""
-    agents = read_config(config_file).agents
-    if kind == "perception" and agents.perception_reader != "store":
+    try:
+        agents = read_config(config_file).agents
+    except ConfigError as error:
+        hint(f"whether the choice counts is not known, because the configuration has a mistake: {error}")
+        return
+    if kind == "prediction" and agents.prediction_model:
+        hint(_stands_above("prediction_model", agents.prediction_model, "empty it"))
+    elif kind == "perception" and agents.perception_reader != "store":
         hint(_stands_above("perception_reader", agents.perception_reader, "set it to 'store'"))
     elif kind == "meta" and agents.meta_selector != "classifier":
         hint(_stands_above("meta_selector", agents.meta_selector, "set it to 'classifier'"))

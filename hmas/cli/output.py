@@ -2,11 +2,16 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import click
+
+from hmas.controller.core.errors import ConfigError
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -49,6 +54,31 @@ def exit_where_broken(ctx: click.Context, broken: Sequence[str]) -> None:
         complain(f"broken: {text}")
     if broken:
         ctx.exit(EXIT_FAILED)
+
+
+@contextmanager
+def writing(path: Path, option: str = "--out") -> Iterator[None]:
+    """Makes a ConfigError of an error of writing to what `option` names."""
+    try:
+        yield
+    except OSError as error:
+        allowed = "a place where this user may write, with room left"
+        raise ConfigError(f"{option} is {str(path)!r}, which cannot be written: {error.strerror}; allowed: {allowed}") from error
+
+
+def check_writable(path: Path, option: str = "--out", *, folder: bool = False) -> None:
+    """Finds out before the work starts whether a result can be written; makes the folder.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    home = path if folder else path.parent
+    with writing(path, option):
+        home.mkdir(parents=True, exist_ok=True)
+        if not folder and path.exists():
+            path.open("ab").close()
+        else:
+            tempfile.TemporaryFile(dir=home).close()
 
 
 def hint(text: str) -> None:

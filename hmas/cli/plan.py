@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from hmas.cli.output import example, hint, json_option, say, say_json
+from hmas.cli.output import check_writable, example, hint, json_option, say, say_json
 from hmas.cli.studies import FLEET, WORKLOAD, case_options, case_settings, study_options
 from hmas.controller.core.errors import ConfigError
 from hmas.planning.backends import on_cores
@@ -43,6 +43,8 @@ def plan(**options: Any) -> None:
 
     A load is held if at least the wanted share of requests meets both targets. All runs have the same requests at a different rate.
     """
+    if options["out"]:
+        check_writable(options["out"])
     slo, share = read_slo(options["slo"])
     case = Case(workload=_workload_of(options["workload"]), fleet=read_fleet(options["fleet"]), slo=slo, **case_settings(options))
     case.check()
@@ -57,12 +59,12 @@ def plan(**options: Any) -> None:
     check_question(wish)
     made = make_plan(wish, load, on_cores(options["workers"]), hint)
     whole = rounded(document(made))
-    if options["out"]:
-        write_json(options["out"], whole)
     if options["as_json"]:
         say_json(whole)
     else:
         say(plan_text(made))
+    if options["out"]:
+        write_json(options["out"], whole)
 
 
 def _workload_of(text: str) -> str:

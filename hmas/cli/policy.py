@@ -8,11 +8,12 @@ from typing import Any
 
 import click
 
-from hmas.cli.admin import held_words, holds, show_released, takes_client
+from hmas.cli.admin import ends_words, holds, show_held, show_released, takes_client
 from hmas.cli.output import EXIT_FAILED, complain, duration_words, example, json_option, pair_words, say, say_json, table
 from hmas.cli.output import show as show_result
 from hmas.cli.values import Pair
 from hmas.controller.admin.client import AdminClient
+from hmas.controller.control.overrides import cli_id
 
 
 @click.group()
@@ -82,7 +83,7 @@ def loaded_class(text: str) -> Any:
     sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
     try:
         return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError, SyntaxError) as error:
         allowed = "MODULE:CLASS of a module that can be imported"
         raise click.UsageError(f"{text!r} cannot be loaded: {error}; allowed: {allowed}") from error
 
@@ -100,10 +101,10 @@ def show_results(ctx: click.Context, results: Sequence[Any]) -> None:
 @json_option
 @takes_client
 def force(client: AdminClient, *, name: str, parameters: tuple[tuple[str, float], ...], hold: dict[str, Any], as_json: bool) -> None:
-    """Force policy NAME, which the agents then cannot change."""
+    """Force policy NAME, which the agents then cannot change. Exit code 1 if another override wins."""
     document = client.force_policy(name, parameters=dict(parameters), **hold)
-    ends = f"held {held_words(hold)}; `hmas policy release` ends it"
-    show_result(document, lambda found: f"{policy_line(found)}\n{ends}", as_json=as_json)
+    ends = ends_words(hold, "policy", "release")
+    show_held(client, document, lambda found: f"{policy_line(found)}\n{ends}", cli_id("policy"), as_json=as_json)
 
 
 @policy.command("release", epilog=example("hmas policy release"))

@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 import uvloop
 
-from hmas.cli.output import example, hint, json_option, say, say_json, table
-from hmas.controller.core.errors import ConfigError
+from hmas.cli.output import check_writable, example, hint, json_option, say, say_json, table, writing
 from hmas.engines.sim.profile import Profile
 from hmas.profiling.coefficients import Fit, fit_coefficients
 from hmas.profiling.design import Bounds, plan
@@ -29,7 +28,7 @@ class Concurrencies(click.ParamType[tuple[int, ...]]):
         if isinstance(value, tuple):
             return value
         parts = str(value).split(",")
-        numbers = tuple(sorted({int(part) for part in parts if part.strip().isdigit()}))
+        numbers = tuple(sorted({int(part) for part in parts if part.strip().isdecimal()}))
         if len(numbers) < 2 or len(numbers) > len(parts) or not 1 <= numbers[0] <= numbers[-1] <= 1024:
             self.fail(f"{value!r} is no list of concurrencies; allowed: two or more numbers from 1 to 1024, such as 1,4,16", param, ctx)
         return numbers
@@ -80,6 +79,7 @@ def profile(
     that streams. Then fits the step time of the engine model to the measurements and states the error of the fit. The engine should serve
     no other requests meanwhile.
     """
+    check_writable(out or Path("profile.json"))
     stated = Stated(**stated_fields)  # type: ignore[arg-type]  # click has checked and converted each
     key = os.environ.get(api_key_env, "")
     address = url.rstrip("/").removesuffix("/v1")
@@ -109,12 +109,8 @@ def profile(
         )
     else:
         say(_report(target, limits, findings, fit, made))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with writing(path):
         path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    except OSError as error:
-        text = f"--out is {str(path)!r}, which cannot be written: {error.strerror}"
-        raise ConfigError(f"{text}; choose another --out, a file in a folder that this user may write to") from error
     hint(f"written to {path}")
 
 

@@ -9,7 +9,7 @@ import click
 import msgspec
 import uvloop
 
-from hmas.cli.output import EXIT_FAILED, complain, example, hint, json_option, say, say_json
+from hmas.cli.output import EXIT_FAILED, check_writable, complain, example, hint, json_option, say, say_json
 from hmas.controller.runtime.clock import SystemClock
 from hmas.loadgen.dataset import load_mixture
 from hmas.loadgen.process import LengthChannel, LoadSpec, Progress, run_process, write_plan
@@ -62,6 +62,8 @@ def replay(ctx: click.Context, /, **options: Any) -> None:
 
     Exit code 1 if a request was lost: it got no answer, or one that broke off.
     """
+    if options["out"] is not None:
+        check_writable(options["out"])
     trace = read_trace(options["path"], format_name=options["format_name"], limit=options["limit"], skip_bad=options["skip_bad"])
     _tell_trace(trace)
     key = os.environ.get(options["api_key_env"], "")

@@ -1,16 +1,18 @@
 """`hmas router`: shows the router of each model, and forces another."""
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
 import click
 
-from hmas.cli.admin import held_words, holds, show_released, takes_client
+from hmas.cli.admin import ends_words, holds, show_held, show_released, takes_client
 from hmas.cli.output import EXIT_FAILED, complain, example, json_option, pair_words, say, say_json, table
 from hmas.cli.output import show as show_result
 from hmas.cli.policy import loaded_class, refused_line, show_results
 from hmas.cli.values import Pair
 from hmas.controller.admin.client import AdminClient
+from hmas.controller.control.overrides import cli_id
 
 model_option = click.option("--model", default="*", show_default=True, help="A model, by the name that requests use; * for all.")
 
@@ -83,10 +85,10 @@ def check(ctx: click.Context, *, router_class: str, seed: int) -> None:
 def force(
     client: AdminClient, *, name: str, weights: tuple[tuple[str, float], ...], model: str, hold: dict[str, Any], as_json: bool
 ) -> None:
-    """Force router NAME for all models, or for one."""
+    """Force router NAME for all models, or for one. Exit code 1 if another override wins."""
     document = client.force_router(name, model=model, weights=dict(weights), **hold)
-    ends = f"held {held_words(hold)}; `hmas router release` ends it"
-    show_result(document, lambda found: f"{routers_text(found)}\n{ends}", as_json=as_json)
+    ends = ends_words(hold, "router", "release", *([] if model == "*" else ["--model", model]))
+    show_held(client, document, lambda found: f"{routers_text(found)}\n{ends}", cli_id("router", model), as_json=as_json)
 
 
 @router.command("release", epilog=example("hmas router release"))
@@ -96,7 +98,7 @@ def force(
 @takes_client
 def release(client: AdminClient, ctx: click.Context, *, model: str, as_json: bool) -> None:
     """Return to the configured router. Exit code 1 if it was not forced by `router force` for the same model."""
-    otherwise = f"no router was held by `hmas router force --model {model!r}`; see `hmas override list`"
+    otherwise = f"no router was held by `hmas router force --model {shlex.quote(model)}`; see `hmas override list`"
     show_released(ctx, client.release_router(model), routers_text, otherwise, as_json=as_json)
 
 

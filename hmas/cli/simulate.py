@@ -10,14 +10,14 @@ from typing import Any
 import click
 import msgspec
 
-from hmas.cli.output import EXIT_FAILED, complain, duration_words, example, hint, json_option, say, say_json
+from hmas.cli.output import EXIT_FAILED, check_writable, complain, duration_words, example, hint, json_option, say, say_json
 from hmas.cli.studies import EXIT_INTERRUPTED, FLEET, META, WARMUP, WORKLOAD, case_options, case_settings, read_meta, study_options
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.runtime.clock import SystemClock
 from hmas.planning.case import AGENTS, Case, SloTarget, read_agents, read_slo
 from hmas.planning.fleet import read_fleet
 from hmas.planning.loads import Load, open_load
-from hmas.planning.report import make_report, write_run
+from hmas.planning.report import document, make_report, rounded, write_run
 from hmas.planning.running import Told, Watch, run_case
 from hmas.planning.tables import run_tables
 
@@ -65,15 +65,17 @@ def simulate(ctx: click.Context, /, **options: Any) -> None:
     case.check()
     if case.meta and "meta" not in case.agents:
         raise ConfigError(f"meta: {', '.join(options['meta'])} without meta; allowed: with --agents statera+meta or all")
+    check_writable(options["out"], folder=True)
     case, load = _opened(case, options["rate"])
     with _interrupts() as asked:
         run = run_case(case, Watch(tell=_Progress(load).tell, stop=asked), load)
     report = make_report(run)
-    document = write_run(report, options["out"], requests=not options["no_requests"], plots=not options["no_plots"])
+    whole = rounded(document(report))
     if options["as_json"]:
-        say_json(document)
+        say_json(whole)
     else:
         say(run_tables(report))
+    write_run(report, whole, options["out"], requests=not options["no_requests"], plots=not options["no_plots"])
     hint(f"report: {options['out'] / 'report.json'}")
     for text in run.violations:
         complain(f"broken: {text}")

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hmas.cli.output import EXIT_FAILED, complain, duration_words, example, hint, json_option, say, say_json
+from hmas.cli.output import EXIT_FAILED, check_writable, complain, duration_words, example, hint, json_option, say, say_json
 from hmas.cli.studies import ADMISSION, EXIT_INTERRUPTED, FLEET, WARMUP, WORKLOAD, common_settings, study_options
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.runtime.clock import SystemClock
@@ -50,7 +50,7 @@ def sweep(ctx: click.Context, /, **options: Any) -> None:
     # An invalid workload is reported here, before a thousand workers fail on it.
     open_load(points[0].case)
     out: Path = options["out"]
-    out.mkdir(parents=True, exist_ok=True)
+    check_writable(out, folder=True)
     kept = Kept(out / "results.jsonl")
     had = len(kept.of(points))
     if had:

@@ -22,7 +22,8 @@ from hmas.agents.prediction.regressor import SHIPPED, CatBoostRegressor, load_re
 from hmas.agents.prediction.telemetry import labelled_of, read_messages, write_messages
 from hmas.agents.prediction.training import REFIT_LEAST, SEED, refit
 from hmas.cli.admin import config_option, read_config
-from hmas.cli.output import hint, json_option, say, say_json, table
+from hmas.cli.models import warn_of_settings
+from hmas.cli.output import check_writable, hint, json_option, say, say_json, table, writing
 from hmas.cli.studies import EXIT_INTERRUPTED
 from hmas.controller.bus.address import without_secrets
 from hmas.controller.bus.redis_bus import RedisBus
@@ -75,6 +76,7 @@ def lengths(
     from hmas.agents.perception.training.answers import corpus_of, read_answers  # noqa: PLC0415
     from hmas.agents.perception.training.lengths import Plan, fit_checked, write  # noqa: PLC0415
 
+    check_writable(out or models_dir(read_config(config_file)), "--out" if out else "state_dir", folder=True)
     rows = read_answers(files)
     corpus = corpus_of(rows)
     hint(f"{len(corpus.examples)} answers to {len(corpus.prompts)} prompts")
@@ -177,6 +179,7 @@ def _from_scratch(data: tuple[Path, ...], chosen: dict[str, Any]) -> ModelCard:
             f"training needs {error.name or 'torch'}, which is not installed; `make setup-train` makes an environment with it in "
             "build/train, or pip install 'h-mas[train]'"
         ) from error
+    check_writable(chosen["out"], folder=True)
     given: dict[str, Any] = {name: chosen[name] for name in ("seed", "batch") if name in chosen}
     if "epochs" in chosen:
         given["epochs"] = max(1, round(chosen["epochs"]))
@@ -186,6 +189,7 @@ def _from_scratch(data: tuple[Path, ...], chosen: dict[str, Any]) -> ModelCard:
 def _on_base(data: tuple[Path, ...], chosen: dict[str, Any]) -> ModelCard | None:
     """Returns the card, None if the run was interrupted."""
     out: Path = chosen["out"]
+    check_writable(out, folder=True)
     settings = lm.TrainSettings(**{"work": out.with_name(out.name + ".work"), **chosen, "data": data})
     given = {name: value for name, value in chosen.items() if name not in {"out", "work", "resume"}}
     trained = lm.run(settings, clock=SystemClock(), say=hint, command=_command(PERCEPTION, data, given))
@@ -229,6 +233,9 @@ def prediction(
         raise click.UsageError("--record writes what --from-bus reads; allowed: both together")
     if bool(files) == from_bus:
         raise click.UsageError("telemetry comes from files or from the bus; allowed: either --data or --from-bus")
+    check_writable(out or models_dir(read_config(config_file)), "--out" if out else "state_dir", folder=True)
+    if record is not None:
+        check_writable(record, "--record")
     config = read_config(config_file)
     messages = uvloop.run(_from_bus(config)) if from_bus else read_messages(files)
     if record is not None:
@@ -280,9 +287,9 @@ def _keep(
 ) -> None:
     """Writes a model into a folder or, if it is `better` than the one in force, into the store, and prints its figures."""
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        write_to(out)
-        card = write_card(out, card)
+        with writing(out):
+            write_to(out)
+            card = write_card(out, card)
         hint(f"written to {out}; `hmas models add {kind} {out}` puts it into the store")
     elif not better:
         hint("not stored: it does no better than the model in force, which stays; --out FOLDER writes it all the same")
@@ -293,6 +300,7 @@ def _keep(
             version = store.add(kind, Path(folder), card)
         if use:
             store.use(kind, version)
+            warn_of_settings(kind, config_file)
         hint(f"stored as {version}{' and put in force' if use else f'; hmas models use {kind} {version} puts it in force'}")
         card = msgspec.structs.replace(card, version=version)
     if as_json:

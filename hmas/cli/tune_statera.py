@@ -8,7 +8,7 @@ import msgspec
 import uvloop
 
 from hmas.agents.statera.tuning import EVERY, Tuning, read_tuning, write_tuning
-from hmas.cli.output import example, hint, json_option, say, say_json, table
+from hmas.cli.output import check_writable, example, hint, json_option, say, say_json, table
 from hmas.cli.profile import Concurrencies
 from hmas.controller.config.schema import AgentsConfig, SchedulerConfig
 from hmas.engines.sim.profile import load_profile
@@ -65,6 +65,7 @@ def tune_statera(
     ENGINE is the address of an OpenAI-compatible engine that streams and serves no other requests meanwhile; or the name or file of a
     profile, which is simulated. Name the written file in the configuration as `agents.statera_tuning`.
     """
+    check_writable(out)
     before = read_tuning(out) if out.is_file() else Tuning()
     load = Load(prompt_tokens=prompt_tokens, output_tokens=output_tokens, rounds=rounds, seed=seed)
     if engine.startswith(("http://", "https://")):

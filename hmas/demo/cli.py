@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hmas.cli.output import exit_where_broken, hint, say
+from hmas.cli.output import check_writable, exit_where_broken, hint, say
 from hmas.demo.decisions import decision_sentences
 from hmas.demo.outcome import OURS, class_rows, class_table, document, headline, text_table, worse_headline, worse_sentences
 from hmas.demo.page import page
@@ -43,7 +43,7 @@ def demo(ctx: click.Context, *, seed: int, quick: bool, out: Path) -> None:
       hmas demo --seed 7 --out /tmp/demo
     """  # noqa: D301 - click reads \b as "do not rewrap"
     settings = DemoSettings(seed=seed, periods=1) if quick else DemoSettings(seed=seed)
-    out.mkdir(parents=True, exist_ok=True)
+    check_writable(out, folder=True)
     result = asyncio.run(run_demo(settings, out / "demo"))
     (out / "demo.json").write_text(json.dumps(document(result), indent=1) + "\n", encoding="utf-8")
     (out / "demo.html").write_text(page(result), encoding="utf-8")

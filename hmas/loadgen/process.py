@@ -18,7 +18,7 @@ import orjson
 import uvloop
 from msgspec import Meta
 
-from hmas.controller.core.errors import TraceError
+from hmas.controller.core.errors import HmasError
 from hmas.controller.runtime.clock import Clock, SystemClock
 from hmas.loadgen.results import ClientOutcome, Result, RunSummary, count_outcomes, is_good, write_lines
 from hmas.loadgen.sse import AnswerReader, read_error, read_whole
@@ -277,7 +277,7 @@ async def run_process(plan: Path, on_progress: Callable[[Progress], None], error
         errors: File descriptor for the process's stderr; None to share that of this process.
 
     Raises:
-        TraceError: The process ended without a summary.
+        HmasError: The process ended without a summary.
     """
     summary: RunSummary | None = None
     process = await asyncio.create_subprocess_exec(
@@ -297,7 +297,7 @@ async def run_process(plan: Path, on_progress: Callable[[Progress], None], error
             process.kill()
             await process.wait()
     if summary is None:
-        raise TraceError(f"the load generator ended with status {code} and without a summary; its stderr says why")
+        raise HmasError(f"the load generator ended with status {code} and without a summary; its stderr says why")
     return summary
 
 

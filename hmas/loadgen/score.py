@@ -39,7 +39,8 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
         good: Requests that met both targets (H-MAS Eq. 1): completed, TTFT and TPOT within the targets; see `is_good`.
         goodput_rps: good / span_s ("goodput" of `vllm bench serve`). goodput_rate: good / submitted (Eq. 9).
         esg: Sum of service gains (Eq. 6). esg_rate: per second.
-        throughput_rps: Completions that ended within the span, per second of it. output_tps: their output tokens likewise.
+        throughput_rps: Completions that ended within the span, per second of it. output_tps: their output tokens likewise. Good requests
+            count whenever they end, so goodput_rps can be higher.
         ttft_ms: A request that never got a first token counts as having waited until the run's end; otherwise the figures would cover
             only successful requests. `ttft_ms_started` leaves such requests out.
         tpot_ms: Over completed requests with two tokens or more.

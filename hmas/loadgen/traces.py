@@ -194,7 +194,7 @@ def _parquet(path: Path) -> Iterator[tuple[int, Any]]:
 
 def _column(record: dict[str, Any], names: tuple[str, ...], what: str) -> tuple[str, Any]:
     for name in names:
-        if record.get(name) not in {None, ""}:
+        if record.get(name) not in (None, ""):
             return name, record[name]
     raise TraceError(f"{what} is missing; wanted one of {', '.join(names)}")
 

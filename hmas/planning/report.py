@@ -203,13 +203,12 @@ def _result(load: Load, index: int, record: RequestRecord) -> Result:
     )
 
 
-def write_run(report: Report, out: Path, *, requests: bool, plots: bool) -> dict[str, Any]:
-    """Writes report.json, requests.csv and plots of one run, and returns the report's document.
+def write_run(report: Report, whole: dict[str, Any], out: Path, *, requests: bool, plots: bool) -> None:
+    """Writes report.json (`whole`, the report's document), requests.csv and plots of one run.
 
     Raises:
         ConfigError: A file cannot be written.
     """
-    whole: dict[str, Any] = rounded(document(report))
     write_json(out / "report.json", whole)
     if requests:
         with opened(out / "requests.csv") as handle:
@@ -220,7 +219,6 @@ def write_run(report: Report, out: Path, *, requests: bool, plots: bool) -> dict
         charts.latencies(out / "latency.svg", report.results)
         charts.timeline(out / "timeline.svg", report.results, arrivals_end_s(report.run))
         charts.instances(out / "instances.svg", report.instances)
-    return whole
 
 
 def write_json(path: Path, whole: Any) -> None:

@@ -35,7 +35,7 @@ def score_table(figures: Score) -> str:
         ("ESG", f"{figures.esg:.0f} ({figures.esg_rate:.0f}/s)"),
         ("TTFT p50 / p95 / p99", f"{ttft.p50:.0f} / {ttft.p95:.0f} / {ttft.p99:.0f} ms, {figures.ttft_compliance:.1%} in time"),
         ("TPOT p50 / p95 / p99", f"{tpot.p50:.1f} / {tpot.p95:.1f} / {tpot.p99:.1f} ms, {figures.tpot_compliance:.1%} in time"),
-        ("throughput", f"{figures.throughput_rps:.3f} requests/s, {figures.output_tps:.0f} tokens/s"),
+        ("ended while others arrived", f"{figures.throughput_rps:.3f} requests/s, {figures.output_tps:.0f} tokens/s"),
         ("outcomes", ", ".join(f"{count} {name}" for name, count in figures.outcomes.items() if count) or "none"),
         ("fairness (Jain)", f"{figures.jain_tenants:.3f} over tenants, {figures.jain_classes:.3f} over classes"),
         ("fairness of service", fairness_words(figures.fairness)),

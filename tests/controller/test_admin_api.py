@@ -13,7 +13,7 @@ from gateway_kit import chat, eventually, gateway_config, running
 from hmas.controller.admin.client import AdminClient
 from hmas.controller.admin.token import read_token
 from hmas.controller.config.derived import ADMIN_TOKEN_FILE
-from hmas.controller.core.errors import AdminError
+from hmas.controller.core.errors import AdminError, ConfigError
 
 NIGHT = {"version": 1, "author": "ana", "reason": "night shift", "expires": None, "policy": {"name": "wfq"}}
 
@@ -207,5 +207,5 @@ async def test_something_else_on_that_port(tmp_path: Path):
 
 @pytest.mark.parametrize("url", ["", "localhost:8081", "ftp://x", "http://", "http://h:80811", "http://h:808l", "http://[::1"])
 def test_an_address_that_is_none(url: str):
-    with pytest.raises(AdminError, match="allowed"):
+    with pytest.raises(ConfigError, match="allowed"):
         AdminClient(url)

@@ -72,6 +72,11 @@ def test_the_doctor_says_which_inputs_lie_outside():
     assert meta.found == "of 12 long views outside of what it was trained on: classifier/fairness 2 times"
 
 
+def test_the_doctor_warns_of_a_model_that_stands_in():
+    (found,) = check_models([structs.asdict(report(requests=0, fallback="drift, analytic formula for a/ttft"))])
+    assert (found.state, found.found) == ("WARN", "STANDS IN for the configured one: drift, analytic formula for a/ttft")
+
+
 def test_figures_of_single_engines_are_shown_by_engine_and_target():
     registry = CollectorRegistry()
     reports = ModelReports(ManualClock(), registry)

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from control_kit import long_view, short_view
 from gateway_kit import MODEL, chat, eventually, running
 from test_admin_api import call
@@ -12,7 +13,7 @@ from test_admin_api import call
 from hmas.cli.doctor import check_advice, check_agents
 from hmas.cli.status import page as status_page
 from hmas.cli.views import page
-from hmas.controller.config.schema import AgentsConfig, Config, SchedulerConfig
+from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig, SchedulerConfig
 from hmas.controller.core.messages import RequestCost, RequestFeatures
 from hmas.controller.core.messages.views import ChangePoint
 from hmas.controller.core.types import TaskType
@@ -109,6 +110,28 @@ async def test_an_agent_that_does_not_run_is_never_late_for_a_dispatch(tmp_path:
         metrics = (await rig.get("/metrics")).body.decode()
     assert 'hmas_dispatched_on_defaults_requests_total{agent="perception"} 1.0' in metrics
     assert 'agent="prediction"}' not in [line for line in metrics.splitlines() if line.startswith("hmas_dispatched_on_defaults")]
+
+
+async def test_an_engine_that_has_never_answered_is_not_down_for_56_years(tmp_path: Path):
+    engines = [EngineConfig(name="gone", url="http://127.0.0.1:9")]
+    async with running(tmp_path, engines_config=engines) as rig:
+        status = await call(rig.operator.status)
+    assert [one["down_for_s"] for one in status["instances"]] == [None]
+    assert re.search(r"^gone +\S+ +has not answered yet ", status_page(status), flags=re.MULTILINE)
+
+
+async def test_a_cost_threshold_is_shown_only_while_something_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async with running(tmp_path, scheduler=SchedulerConfig(policy="robust-edf", n_run=1, tick_s=0.02)) as rig:
+        monkeypatch.setattr(type(rig.gateway.scheduler), "cost_threshold", 300.0)
+        idle = await call(rig.operator.policy)
+        blocker = asyncio.create_task(rig.post(chat("long", tokens=3000)))
+        await eventually(lambda: rig.sims[0].model.running == 1)
+        waiting = asyncio.create_task(rig.post(chat("waits", tokens=3)))
+        await eventually(lambda: rig.gateway.scheduler.queued == 1)
+        busy = await call(rig.operator.policy)
+        blocker.cancel()
+        await waiting
+    assert (idle["cost_threshold_now"], busy["cost_threshold_now"]) == (None, 300.0)
 
 
 async def test_a_dead_engine_is_down_and_not_a_circuit(tmp_path: Path):

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from hmas.controller.config.override_format import document_of, override_from, override_schema, parse_override
 from hmas.controller.control.overrides import Override
 from hmas.controller.core.errors import OverrideError
+from hmas.controller.runtime.clock import SystemClock
 from hmas.controller.scheduling.policies.registry import POLICIES
 from hmas.engines.base import Knobs
 
@@ -40,6 +42,18 @@ def refused(document, **kwargs):
     with pytest.raises(OverrideError) as caught:
         parse_override(data, id="night", now_s=NOW_S, **kwargs)
     return str(caught.value)
+
+
+def test_the_examples_of_the_pages_are_taken_today():
+    blocks = [
+        block
+        for page in (REPOSITORY / "docs").glob("*.md")
+        for block in re.findall(r"```json\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    ]
+    examples = [block for block in blocks if '"expires"' in block]
+    assert len(examples) >= 2
+    for example in examples:
+        parse_override(example.encode(), id="example", now_s=SystemClock().now_s())
 
 
 def test_a_full_document():

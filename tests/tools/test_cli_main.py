@@ -123,10 +123,10 @@ def test_the_address_comes_from_the_option_the_variable_or_the_configuration(cap
     assert code == 2
     assert "hmas.yaml:1: gateway.admin_prot: unknown key" in err
     code, _, err = hmas(capsys, "status", "--admin", "not a url")
-    assert code == 1
+    assert code == 2
     assert "allowed: http://HOST:PORT" in err
     code, _, err = hmas(capsys, "status", "--admin", "http://127.0.0.1:80811")
-    assert code == 1
+    assert code == 2
     assert "allowed: http://HOST:PORT with a port from 0 to 65535" in err
 
 
@@ -145,6 +145,14 @@ def test_the_address_comes_from_the_option_the_variable_or_the_configuration(cap
         (["run", "agent", "oracle"], "'oracle' is not one of 'perception'"),
         (["up"], "no engine: name one with --engine"),
         (["up", "--engine", "tgi"], "is no engine; allowed: sim"),
+        (["up", "--engine", "sim:nosuch"], "profile 'nosuch' is unknown; allowed:"),
+        (["status", "--admin", "bogus"], "admin address 'bogus'; allowed: http://HOST:PORT"),
+        (["simulate", "--fleet", "1xdemo-small", "--workload", "nosuch:rate=1"], "workload is 'nosuch'"),
+        (["simulate", "--fleet", "1xdemo-small", "--workload", "poisson:rate=-1"], "rate is '-1'"),
+        (["policy", "check", ".x:Y"], "'.x:Y' cannot be loaded"),
+        (["router", "check", ".x:Y"], "'.x:Y' cannot be loaded"),
+        (["profile", NOWHERE, "--concurrency", "1,²"], "'1,²' is no list of concurrencies"),
+        (["tune", "statera", "demo-small", "--ladder", "1,²"], "'1,²' is no list of concurrencies"),
         (["up", "--port", "70000", "--engine", "sim"], "70000 is not in the range"),
         (["events", "--limit", "0"], "not in the range"),
     ],
@@ -207,6 +215,12 @@ def test_config_example_and_reference(capsys, tmp_path):
     assert load_config(str(tmp_path / "x.yaml"), {}).engines
     code, out, _ = hmas(capsys, "config", "reference")
     assert out == (ROOT / "docs" / "configuration.md").read_text()
+
+
+def test_what_the_compose_file_reads_is_no_unknown_setting(capsys, monkeypatch):
+    monkeypatch.setenv("HMAS_EXTRAS", "mqtt")
+    monkeypatch.setenv("HMAS_COMPILE", "1")
+    assert hmas(capsys, "config", "check")[0] == 0
 
 
 def test_key_new_prints_a_snippet_that_loads(capsys, tmp_path):

@@ -105,9 +105,28 @@ def test_what_cannot_be_done_is_refused_in_words(capsys, arguments, code, said):
 def test_a_choice_that_the_configuration_overrules_is_pointed_out(capsys, trained, monkeypatch):
     hmas(capsys, "add", "perception", trained)
     monkeypatch.setenv("HMAS_AGENTS__PERCEPTION_READER", "rules")
+    for command in (["shadow", "perception", "v1"], ["use", "perception", "v1"], ["rollback", "perception"]):
+        code, _, err = hmas(capsys, *command)
+        assert code == 0
+        assert "agents.perception_reader is 'rules'" in err
+    monkeypatch.setenv("HMAS_AGENTS__PREDICTION_MODEL", "/")
+    assert "agents.prediction_model is '/', which stands above the store" in hmas(capsys, "use", "prediction", "shipped")[2]
+    monkeypatch.setenv("HMAS_AGENTS__PERCEPTION_READER", "")
     code, _, err = hmas(capsys, "use", "perception", "v1")
+    assert code == 0, "a mistake in the configuration keeps nobody from changing the model"
+    assert "whether the choice counts is not known" in err
+
+
+@pytest.mark.parametrize("kind", ["perception", "prediction"])
+def test_what_is_shipped_has_a_card_and_is_in_force_already(capsys, kind):
+    code, out, _ = hmas(capsys, "show", kind, "shipped")
     assert code == 0
-    assert "agents.perception_reader is 'rules'" in err
+    assert "all as they were stored" in out
+    assert hmas(capsys, "use", kind, "shipped")[1] == f"{kind}: shipped is in force already\n"
+    code, _, err = hmas(capsys, "shadow", kind, "shipped")
+    assert code == 1
+    assert f"{kind} model 'shipped' is not in " in err
+    assert "there are: none yet" in err
 
 
 @pytest.mark.parametrize(

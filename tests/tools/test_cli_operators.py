@@ -89,9 +89,11 @@ def test_policy_check_puts_a_class_through_the_suite(hmas, tmp_path, monkeypatch
     assert code == 1
     assert [line.split()[0] for line in out.splitlines()[1:]] == ["OK"] * 6 + ["FAIL"]
     assert "a request is passed 2500 times in a row" in out
-    code, _, err = hmas("policy", "check", "late_policies:First")
-    assert code == 2
-    assert "'late_policies:First' cannot be loaded" in err
+    (tmp_path / "half.py").write_text("class Half(:\n")
+    for text in ("late_policies:First", "half:Half"):
+        code, _, err = hmas("policy", "check", text)
+        assert code == 2
+        assert f"'{text}' cannot be loaded" in err
 
 
 def test_policy_force_and_release(hmas, installation):
@@ -128,7 +130,7 @@ def test_router_list_show_force_and_release(hmas):
         "router", "force", "prefix-aware", "--weight", "prefix=0.5", "--model", "org/m", "--for", "10m", "--reason", "chats"
     )
     assert code == 0
-    assert "held for 10 min; `hmas router release` ends it" in out
+    assert "held for 10 min; `hmas router release --model org/m` ends it" in out
     assert "router of org/m: prefix-aware (prefix=0.5)" in hmas("override", "list")[1]
     shown = of(hmas("router", "show", "--json"))["models"]
     assert [(one["model"], one["name"], one["source"]) for one in shown] == [
@@ -167,6 +169,7 @@ def test_knobs(hmas):
     knobs = {item["name"]: item for item in of(hmas("knobs", "show", "--json"))["instances"]}
     assert (knobs["gpu-0"]["n_run"]["value"], knobs["gpu-0"]["n_run"]["source"]) == (3, "operator")
     assert knobs["gpu-1"]["n_run"]["source"] == "configured"
+    assert "`hmas knobs release '*'` ends it" in hmas("knobs", "set", "*", "--n-run", "4", "--reason", "r")[1]
     assert of(hmas("knobs", "set", "*", "--n-run", "5", "--token-budget", "512", "--reason", "r", "--json"))
     knobs = {item["name"]: item for item in of(hmas("knobs", "show", "--json"))["instances"]}
     assert (knobs["gpu-0"]["n_run"]["value"], knobs["gpu-1"]["n_run"]["value"]) == (3, 5)
@@ -184,7 +187,7 @@ def test_engines(hmas):
     assert [item["name"] for item in of(hmas("engines", "list", "--json"))] == ["gpu-0", "gpu-1"]
     code, out, _ = hmas("engines", "drain", "gpu-1", "--reason", "driver update")
     assert code == 0
-    assert "gpu-1 drains until it is released, 0 requests still run there" in out
+    assert "gpu-1 drains, 0 requests still run there; held until it is released; `hmas engines undrain gpu-1` ends it" in out
     assert "draining" in hmas("engines", "list")[1]
     assert "live: n_run, token_budget" in hmas("engines", "list")[1]
     assert hmas("engines", "undrain", "gpu-1")[0] == 0
@@ -220,6 +223,34 @@ def test_override_files(hmas, tmp_path):
     assert "there is no override 'zz'" in err
     assert hmas("override", "clear", "--all")[1] == "released: night\n"
     assert hmas("override", "clear", "--all")[1] == "released: nothing was held\n"
+
+
+def test_a_change_that_another_override_wins_over_is_no_success(hmas, tmp_path):
+    file = tmp_path / "night.json"
+    parts = document(
+        policy={"name": "edf"},
+        knobs={"gpu-0": {"n_run": 3}},
+        routers={"m": {"name": "default"}},
+        engines={"gpu-1": {"drain": True}},
+    )
+    file.write_text(json.dumps(parts))
+    assert hmas("override", "apply", str(file))[0] == 0
+    for command, setting in (
+        (["policy", "force", "fcfs"], "policy"),
+        (["knobs", "set", "gpu-0", "--n-run", "2"], "knobs.gpu-0.n_run"),
+        (["router", "force", "prefix-aware", "--model", "m"], "routers.m"),
+        (["engines", "drain", "gpu-1"], ""),
+    ):
+        code, out, err = hmas(*command, "--reason", "r")
+        assert code == (1 if setting else 0)
+        assert (f"{setting}: the change is written, but the override `night` wins and stays" in err) == bool(setting)
+        assert "ends it" in out
+    code, out, _ = hmas("policy", "force", "fcfs", "--reason", "r", "--json")
+    assert (code, json.loads(out)["name"], json.loads(out)["won_by"]) == (1, "edf", {"policy": "night"})
+    code, out, err = hmas("engines", "undrain", "gpu-1", "--json")
+    assert (code, json.loads(out)["released"], json.loads(out)["won_by"]) == (1, True, {"engines.gpu-1.drain": "night"})
+    assert "`hmas override clear night` ends that" in err
+    assert hmas("policy", "force", "edf", "--reason", "r")[0] == 0, "the same as what wins"
 
 
 def test_an_override_that_this_gateway_cannot_apply(hmas, tmp_path):

@@ -76,10 +76,10 @@ def test_too_little_or_broken_telemetry_is_named(tmp_path, capsys, monkeypatch):
     tape = tmp_path / "day.jsonl"
     recorded(tape, 20)
     assert len(labelled_of(read_messages([tape]), None)) == 20
-    assert main(["train", "prediction", "--data", str(tape)]) == 1
+    assert main(["train", "prediction", "--data", str(tape)]) == 2
     assert "20 requests that have features and outcome; allowed: 300 and more" in capsys.readouterr().err
     tape.write_bytes(tape.read_bytes() + b"nonsense\n")
-    assert main(["train", "prediction", "--data", str(tape)]) == 1
+    assert main(["train", "prediction", "--data", str(tape)]) == 2
     assert "line 61" in capsys.readouterr().err
     assert not (tmp_path / "state" / "models" / "prediction" / "v1").exists()
 
@@ -101,7 +101,7 @@ def test_recorded_telemetry_judges_the_model_beside_the_formula(tmp_path, capsys
     assert "median_error" in out
     assert "formula" in out
     tape.write_bytes(b"nonsense\n")
-    assert main(["eval", "prediction", "--data", str(tape)]) == 1
+    assert main(["eval", "prediction", "--data", str(tape)]) == 2
     assert "line 1" in capsys.readouterr().err
 
 

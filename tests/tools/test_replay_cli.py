@@ -85,7 +85,7 @@ def test_json_is_one_document(engine, azure):
 
 def test_bad_rows_stop_it_unless_skipped(engine, azure):
     azure.write_text(AZURE + "2023-11-16 18:16:00,oops,5\n")
-    assert main(["replay", "--trace", str(azure), "--url", engine, "--rate", "40"]) == 1
+    assert main(["replay", "--trace", str(azure), "--url", engine, "--rate", "40"]) == 2
     done = run("--trace", azure, "--url", engine, "--rate", 40, "--skip-bad", "--json")
     assert json.loads(done.stdout)["skipped"] == 1
 
@@ -108,15 +108,15 @@ def test_lost_requests_give_exit_code_1(azure):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "code", "words"),
     [
-        (["--model", "other"], "model 'other' is not served; allowed: demo"),
-        (["--rate", "4", "--speed", "2"], "either a speed above 0 or a rate above 0"),
-        (["--kind", "poems"], "kind is 'poems'"),
+        (["--model", "other"], 1, "model 'other' is not served; allowed: demo"),
+        (["--rate", "4", "--speed", "2"], 2, "either a speed above 0 or a rate above 0"),
+        (["--kind", "poems"], 2, "kind is 'poems'"),
     ],
 )
-def test_mistakes_are_named(engine, azure, capsys, options, words):
-    assert main(["replay", "--trace", str(azure), "--url", engine, *options]) == 1
+def test_mistakes_are_named(engine, azure, capsys, options, code, words):
+    assert main(["replay", "--trace", str(azure), "--url", engine, *options]) == code
     assert words in capsys.readouterr().err
 
 

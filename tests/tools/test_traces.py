@@ -102,6 +102,12 @@ def test_mooncake_with_fine_times_is_left_alone(tmp_path):
     assert [row.at_s for row in trace.rows[:3]] == pytest.approx([0.0, 0.04, 0.08])
 
 
+def test_a_list_in_place_of_a_length_is_named(tmp_path):
+    path = write(tmp_path, "a.jsonl", jsonl({"arrival_s": 0, "input_tokens": [5], "output_tokens": 5}))
+    with pytest.raises(TraceError, match=r"row 1: input_tokens is \[5\]; wanted a whole number of tokens"):
+        read_trace(path, format_name="azure")
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
