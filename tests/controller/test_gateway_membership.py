@@ -19,6 +19,7 @@ from hmas.controller.config.section import KvEventsConfig
 from hmas.controller.core.errors import SchedulingError
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.gateway.instances import dns_discovery, membership
+from hmas.controller.gateway.metrics_page import MetricsPage
 from hmas.controller.routing.registry import make_router
 from hmas.controller.runtime.clock import SystemClock
 from hmas.controller.scheduling.scheduler import Scheduler
@@ -150,7 +151,7 @@ async def test_an_engine_that_leaves_ends_its_requests_and_gets_no_more(tmp_path
         assert {answer.headers["x-hmas-instance"] for answer in ended} == {"sim-1", "sim-2"}
         assert all(answer.status == 200 for answer in (*ended, *later))
         assert await shown(rig) == ["sim-2"]
-        page = (await rig.get("/metrics")).body
+        page = MetricsPage(rig.gateway).read()[0]
         assert b'hmas_engine_up{instance="sim-2"} 1.0' in page
         assert b'hmas_engine_up{instance="sim-1"}' not in page
         assert (await rig.post(chat(tokens=2))).status == 200
