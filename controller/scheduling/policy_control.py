@@ -156,16 +156,18 @@ class PolicyControl:
         for run in self._running.values():
             run.instance.rebook(run, self._planner.bounds)
 
-    def set_weight(self, tenant: str, weight: float) -> None:
-        """Sets a tenant's share of the service relative to the others, from the next dispatch on. O(n).
+    def set_weights(self, weights: Mapping[str, float]) -> None:
+        """Sets tenants' shares of the service relative to the others, from the next dispatch on. O(n) for all of them together.
 
         Raises:
-            SchedulingError: The weight is not more than 0.
+            SchedulingError: A weight is not more than 0; none is set.
         """
-        if not weight > 0:
-            raise SchedulingError(f"weight of tenant {tenant!r} is {weight!r}; allowed: more than 0")
-        self._weights[tenant] = weight
-        self._wait_queue.reweigh()
+        for tenant, weight in weights.items():
+            if not weight > 0:
+                raise SchedulingError(f"weight of tenant {tenant!r} is {weight!r}; allowed: more than 0")
+        self._weights.update(weights)
+        if weights:
+            self._wait_queue.reweigh()
 
     def set_limits(self, tenant: str, limits: TenantLimits, now_s: float) -> None:
         """Sets quotas, share and cap of a tenant, `NO_LIMITS` for none. O(running + waiting).

@@ -164,7 +164,7 @@ def drive(script, *, models: bool, overdue: Overdue = "keep", limits: bool = Fal
             scheduler.observe(EngineSnapshot(engine=f"i{pick % 2}", taken_s=now_s, healthy=pick % 3 != 0))
         elif step == "weigh":
             weights[f"t{pick % 3}"] = 1.0 + pick % 4
-            scheduler.set_weight(f"t{pick % 3}", 1.0 + pick % 4)
+            scheduler.set_weights({f"t{pick % 3}": 1.0 + pick % 4})
         elif step == "limit" and limits:
             scheduler.set_limits(f"t{pick % 3}", LIMITS[pick % len(LIMITS)], now_s)
         audit(scheduler, waiting)

@@ -140,9 +140,9 @@ def test_snapshot_tells_queue_and_instances():
 
 def test_the_snapshot_tells_the_weights_that_are_in_force():
     made = build()
-    made.set_weight("gold", 8.0)
-    made.set_weight("silver", 2.0)
-    made.set_weight("silver", 1.0)
+    made.set_weights({"gold": 8.0})
+    made.set_weights({"silver": 2.0})
+    made.set_weights({"silver": 1.0})
     assert made.snapshot(0.0, "g").tenant_weights == {"gold": 8.0}
 
 

@@ -273,7 +273,7 @@ def test_a_live_id_is_refused_and_unknown_names_are_told():
     with pytest.raises(SchedulingError, match="token_budget"):
         made.set_controls("i0", Controls(n_run=1, token_budget=0))
     with pytest.raises(SchedulingError, match="weight"):
-        made.set_weight("t", 0.0)
+        made.set_weights({"t": 0.0})
     with pytest.raises(SchedulingError, match="unique"):
         build([spec(), spec()])
     with pytest.raises(SchedulingError, match="waits"):
@@ -285,7 +285,7 @@ def test_a_weight_reaches_those_that_wait():
     made = build([spec(kv=0)], n_run=1, policy="wfq")
     for number in range(60):
         made.submit(request(number, tenant="ab"[number % 2]), believed(), 0.0)
-    made.set_weight("a", 3.0)
+    made.set_weights({"a": 3.0})
     tenants = []
     for _ in range(24):
         (sent,) = made.dispatch(0.0)
