@@ -348,8 +348,8 @@ class Gateway:
                 log.exception("a cycle of the gateway failed")
 
     def _models_changed(self, instance: Instance) -> None:
-        """Sorts requests again after an instance has changed the models it serves."""
-        self.scheduler.set_models(instance.name, instance.models, self.clock.now_s(), instance.context)
+        """Passes on which models an instance serves now."""
+        self.scheduler.set_models(instance.name, instance.models, instance.context)
 
     def _post_overrides(self) -> None:
         self.bus.post(msgspec.structs.replace(self.control.notice, sent_s=self.clock.now_s()))

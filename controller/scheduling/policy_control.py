@@ -241,6 +241,7 @@ class PolicyControl:
         if self._instance(name).in_flight:
             raise SchedulingError(f"instance {name!r} has {self._instance(name).in_flight} requests in flight; allowed: none")
         self._instance(name).drain(draining=True)
+        self._wait_queue.settle(now_s)
         self._binding.changed(name)
         self._binding.rebind(self._planner.avoided, now_s)
         del self.instances[name]
@@ -252,17 +253,17 @@ class PolicyControl:
         self.tenancy.serve_with(instances)
         self._wait_queue.regroup(now_s, instances)
 
-    def set_models(self, instance: str, models: frozenset[str] | None, now_s: float, context: Mapping[str, int] | None = None) -> None:
-        """Changes which models an instance serves, None for any, and their `Instance.context`.
+    def set_models(self, instance: str, models: frozenset[str] | None, context: Mapping[str, int] | None = None) -> None:
+        """Changes which models an instance serves, None for any, and their `Instance.context`, from the next decision on.
 
-        O(n) if requests are served by other instances now.
+        The waiting requests are sorted anew before that, once for all instances that have changed meanwhile. O(1).
 
         Raises:
             SchedulingError: Unknown instance.
         """
         changed = self._instance(instance)
         changed.models, changed.context = models, context or {}
-        self._wait_queue.regroup(now_s)
+        self._wait_queue.unsettled = True
         self._binding.changed(instance)
 
     def observe(self, snapshot: EngineSnapshot) -> None:

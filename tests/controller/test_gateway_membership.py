@@ -106,12 +106,12 @@ def test_a_scheduler_takes_an_instance_in_and_out_with_all_requests_in_place():
 
 def test_without_any_instance_requests_wait_for_the_next_one():
     made = scheduler("a")
-    made.set_models("a", frozenset({"m"}), 0.0)
+    made.set_models("a", frozenset({"m"}))
     made.remove_instance("a", 0.0)
     submit(made, "r0")
     assert made.dispatch(0.1) == []
     made.add_instance(InstanceSpec(name="b", capacity_n_run=1), 0.2)
-    made.set_models("b", frozenset({"m"}), 0.2)
+    made.set_models("b", frozenset({"m"}))
     made.set_draining("b", draining=False)
     assert [one.instance for one in made.dispatch(0.3)] == ["b"]
     made.check_conservation()

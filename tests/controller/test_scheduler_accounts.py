@@ -149,7 +149,7 @@ def test_the_snapshot_tells_the_weights_that_are_in_force():
 def test_the_snapshot_tells_which_models_an_instance_serves_unless_they_are_too_many():
     made = build()
     for models, told in ((None, []), ({"n", "m"}, ["m", "n"]), ({f"{number:01000d}" for number in range(3)}, [])):
-        made.set_models("i0", None if models is None else frozenset(models), 100.0)
+        made.set_models("i0", None if models is None else frozenset(models))
         assert made.snapshot(101.0, "gate").instances[0].models == told
 
 

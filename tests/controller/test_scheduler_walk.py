@@ -150,7 +150,7 @@ def test_an_instance_that_learns_a_model_takes_what_waited_for_it():
     made.submit(request(0, model="y"), believed(), 0.0)
     made.submit(request(1, model="y"), believed(ttft_slo_ms=10.0), 0.0)
     assert made.dispatch(5.0) == []
-    made.set_models("a", frozenset({"x", "y"}), 5.0)
+    made.set_models("a", frozenset({"x", "y"}))
     made.check_conservation()
     assert numbers(made.dispatch(5.0)) == [0]
     made.end("000000", OutcomeKind.COMPLETED, 6.0, 1)

@@ -213,7 +213,10 @@ class ModelQueues:
                     known.append(instance)
             else:
                 for model in instance.models:
-                    servers.setdefault(model, of_any.copy()).append(instance)
+                    known = servers.get(model)
+                    if known is None:
+                        known = servers[model] = of_any.copy()
+                    known.append(instance)
         return {model: tuple(known) for model, known in servers.items()}
 
     def _new_group(self, instances: Sequence[Instance], passes: Passes | None = None) -> ModelQueue:
