@@ -260,6 +260,16 @@ async def test_a_refusal_of_an_engine_that_has_left_changes_nothing(tmp_path: Pa
         assert rig.events("engine.circuit") == []
 
 
+@asynccontextmanager
+async def watched(follows: Reloads) -> AsyncIterator[None]:
+    watching = [asyncio.create_task(work) for work in follows.watches()]
+    try:
+        yield
+    finally:
+        for task in watching:
+            task.cancel()
+
+
 async def test_what_changed_while_the_gateway_started_is_taken_once_it_serves(tmp_path: Path):
     new = await start_sim("sim-2")
     async with running(tmp_path) as rig:
@@ -268,8 +278,9 @@ async def test_what_changed_while_the_gateway_started_is_taken_once_it_serves(tm
             later = msgspec.structs.replace(config, engines=[of(rig.sims[0]), of(new)])
             follows = Reloads(config, lambda: later, SystemClock())
             follows.read_again()
-            follows.serves(rig.gateway)
-            await eventually(lambda: told(rig, "engine.joins") == [("sim-2", "serving")])
+            async with watched(follows):
+                follows.serves(rig.gateway)
+                await eventually(lambda: told(rig, "engine.joins") == [("sim-2", "serving")])
         finally:
             await new.runner.cleanup()
 
@@ -300,19 +311,16 @@ class Files:
         self.write("hmas.yaml", json.dumps(self._own | settings))
 
     def read(self) -> Config:
-        self.reads += 1
-        return load_config(str(self._folder / "hmas.yaml"), {})
+        config = load_config(str(self._folder / "hmas.yaml"), {})
+        self.reads += 1  # once no later change can get into it
+        return config
 
     @asynccontextmanager
     async def followed(self, rig: Rig) -> AsyncIterator[Reloads]:
         follows = Reloads(self.read(), self.read, SystemClock())
         follows.serves(rig.gateway)
-        watching = [asyncio.create_task(work) for work in follows.watches()]
-        try:
+        async with watched(follows):
             yield follows
-        finally:
-            for task in watching:
-                task.cancel()
 
 
 @asynccontextmanager
@@ -364,8 +372,7 @@ async def test_another_file_of_engines_is_watched_instead_of_the_former_one(tmp_
             await eventually(lambda: files.reads == 2)
             files.configure(engines_file=files.list("other.json"))
             follows.read_again()
-            (event,) = rig.events("config")
-            assert event["after"] == "taken: engines_file"
+            await eventually(lambda: [event["after"] for event in rig.events("config")] == ["taken: engines_file"])
             await eventually(lambda: files.reads == 4)
             files.list("old.json", new)
             files.list("other.json", new)
@@ -388,8 +395,6 @@ async def test_a_file_of_engines_that_changes_while_the_gateway_starts_is_read_a
         files.configure(engines_file=files.list("engines.json"))
         follows = Reloads(files.read(), files.read, SystemClock())
         files.list("engines.json", new)
-        watching = [asyncio.create_task(work) for work in follows.watches()]
-        follows.serves(rig.gateway)
-        await eventually(lambda: told(rig, "engine.joins") == [("sim-2", "serving")])
-        for task in watching:
-            task.cancel()
+        async with watched(follows):
+            follows.serves(rig.gateway)
+            await eventually(lambda: told(rig, "engine.joins") == [("sim-2", "serving")])
