@@ -40,9 +40,10 @@ def apply_directives(
     scheduler.set_bypass(active=after.policy.source == "bypass")
     if after.bounds != before.bounds:
         scheduler.set_length_bounds(after.bounds)
-    for tenant in {*before.weights, *after.weights}:
-        if before.weights.get(tenant, 1.0) != after.weights.get(tenant, 1.0):
-            scheduler.set_weight(tenant, after.weights.get(tenant, 1.0))
+    tenants = {*before.weights, *after.weights}
+    scheduler.set_weights(
+        {one: after.weights.get(one, 1.0) for one in tenants if before.weights.get(one, 1.0) != after.weights.get(one, 1.0)}
+    )
     for tenant in {*before.limits, *after.limits}:
         limits = after.limits.get(tenant, NO_LIMITS)
         if before.limits.get(tenant, NO_LIMITS) != limits:

@@ -2,9 +2,25 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, TypeVar
 
 from hmas.controller.core.types import Estimates, Request
+
+Server = TypeVar("Server")
+
+
+def servers_of(serving: Iterable[tuple[Server, frozenset[str] | None]]) -> dict[str, list[Server]]:
+    """Who serves each model that any of them names, in their order; those with None serve any. O(instances x models)."""
+    servers: dict[str, list[Server]] = {}
+    of_any: list[Server] = []
+    for server, models in serving:
+        if models is None:
+            of_any.append(server)
+        for model in servers if models is None else models:
+            if model not in servers:
+                servers[model] = of_any.copy()
+            servers[model].append(server)
+    return servers
 
 
 class Routable(Protocol):

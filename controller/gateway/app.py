@@ -26,6 +26,7 @@ from hmas.controller.gateway.instances.failover import Failover
 from hmas.controller.gateway.instances.membership import Connect, Membership
 from hmas.controller.gateway.instances.monitor import Fleet, Instance
 from hmas.controller.gateway.make_scheduler import make_scheduler
+from hmas.controller.gateway.metrics_page import MetricsPage
 from hmas.controller.gateway.requests.active_request import Ending
 from hmas.controller.gateway.requests.apis.kept_responses import KeptResponses
 from hmas.controller.gateway.requests.auth import Authenticator
@@ -42,7 +43,6 @@ from hmas.controller.observability.event_log import EventLog
 from hmas.controller.observability.metrics import Metrics
 from hmas.controller.observability.observer import Observer, Observers
 from hmas.controller.observability.request_trace import RequestTraces
-from hmas.controller.observability.tenant_figures import TenantFigures, tenant_figures
 from hmas.controller.runtime.clock import Clock
 from hmas.controller.scheduling.default_estimates import History
 from hmas.controller.scheduling.scheduler import Scheduler
@@ -316,7 +316,7 @@ class Gateway:
             observer=self.observer,
             readiness=self.readiness,
             refusal=self._refusal,
-            exposition=self._exposition,
+            exposition=MetricsPage(self).read,
         )
 
     async def _cycle(self) -> None:
@@ -348,8 +348,8 @@ class Gateway:
                 log.exception("a cycle of the gateway failed")
 
     def _models_changed(self, instance: Instance) -> None:
-        """Sorts requests again after an instance has changed the models it serves."""
-        self.scheduler.set_models(instance.name, instance.models, self.clock.now_s(), instance.context)
+        """Passes on which models an instance serves now."""
+        self.scheduler.set_models(instance.name, instance.models, instance.context)
 
     def _post_overrides(self) -> None:
         self.bus.post(msgspec.structs.replace(self.control.notice, sent_s=self.clock.now_s()))
@@ -376,25 +376,3 @@ class Gateway:
         if not self.draining:
             return None
         return ApiError(503, "draining", "the gateway is shutting down and takes no new requests", retry_after_s=5)
-
-    def tenant_figures(self) -> list[TenantFigures]:
-        """The figures of each tenant now. O(waiting + running)."""
-        directives = self.control.directives
-        return tenant_figures(
-            self.completions.tenants(),
-            self.scheduler.tenants(self.clock.now_s()),
-            label_of=self.metrics.tenant_label,
-            weight_of=self.control.weight_of,
-            configured={*directives.weights, *directives.limits},
-        )
-
-    def _exposition(self) -> tuple[bytes, str]:
-        health = self.bus.health
-        snapshot = self.scheduler.snapshot(self.clock.now_s(), self.name)
-        self.metrics.fair(self.completions.fairness(self.control.weight_of))
-        self.metrics.tenants(self.tenant_figures())
-        self.metrics.agents(self.agents.scores.standings())
-        passing = {name: instance.passing for name, instance in self.fleet.instances.items()}
-        return self.metrics.exposition(
-            snapshot, passing=passing, held_s=self.scheduler.held_while_idle_s, bus_connected=health.connected, bus_dropped=health.dropped
-        )

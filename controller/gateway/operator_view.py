@@ -20,6 +20,7 @@ from hmas.controller.core.messages import VIEWS, InstanceView, LongView, ShortVi
 from hmas.controller.core.types import OutcomeKind
 from hmas.controller.gateway.app import Gateway
 from hmas.controller.gateway.instances.monitor import Instance
+from hmas.controller.gateway.metrics_page import figures_of
 from hmas.controller.observability.completions import goodput
 from hmas.controller.observability.metrics import package_version
 from hmas.controller.observability.request_report import trace_report, unknown
@@ -142,7 +143,7 @@ class GatewayOperations:
         # This alone looks at all waiting requests: if there are too many, it is skipped so that the event loop is not blocked.
         position = scheduler.position(trace.request.id) if scheduler.queued <= POSITION_UP_TO else None
         now_s, label = gateway.clock.now_s(), gateway.metrics.tenant_label(trace.request.tenant)
-        tenant = next((one.document() for one in gateway.tenant_figures() if one.name == label), None)
+        tenant = next((one.document() for one in figures_of(gateway, gateway.completions.tenants()) if one.name == label), None)
         report = trace_report(trace, traces, position=position, bound_to=scheduler.bound_to(trace.request.id), now_s=now_s)
         return {**report, "tenant_now": tenant}
 
@@ -266,7 +267,7 @@ class GatewayOperations:
                 "held": [*(["weight"] if one.name in notice.tenant_weights else []), *notice.tenant_limits.get(one.name, {})],
                 "quotas": to_builtins(scheduler.rates(one.name, now_s)),
             }
-            for one in self._gateway.tenant_figures()
+            for one in figures_of(self._gateway, self._gateway.completions.tenants())
         ]
 
     def _knob(self, instance: Instance, name: str, value: float | None, setting: Setting, *, guard_enabled: bool = True) -> dict[str, Any]:

@@ -91,7 +91,8 @@ def _most_s(group: ModelQueue) -> float:
 def _oldest(group: ModelQueue, instance: Instance, tenancy: Tenancy, now_s: float) -> QueuedRequest | None:
     window = instance.capacity_n_run if instance.advised else instance.n_run
     oldest = islice(group.members.values(), BARRED_MOST + _LOOK_AHEAD)
-    able = (one for one in oldest if _suits(one.entry, instance, group))
+    # It may have changed its models since it was looked at.
+    able = (one for one in oldest if instance.serves(one.entry.request.model) and _suits(one.entry, instance, group))
     for waiting in islice(able, _LOOK_AHEAD):
         request = waiting.entry.request
         if not instance.holds(request.sequences, window):

@@ -151,16 +151,18 @@ class PolicyControl:
         for run in self._running.values():
             run.instance.rebook(run, self._planner.bounds)
 
-    def set_weight(self, tenant: str, weight: float) -> None:
-        """Sets a tenant's share of the service relative to the others, from the next dispatch on. O(n).
+    def set_weights(self, weights: Mapping[str, float]) -> None:
+        """Sets tenants' shares of the service relative to the others, from the next dispatch on. O(n) for all of them together.
 
         Raises:
-            SchedulingError: The weight is not more than 0.
+            SchedulingError: A weight is not more than 0; none is set.
         """
-        if not weight > 0:
-            raise SchedulingError(f"weight of tenant {tenant!r} is {weight!r}; allowed: more than 0")
-        self._weights[tenant] = weight
-        self._wait_queue.reweigh()
+        for tenant, weight in weights.items():
+            if not weight > 0:
+                raise SchedulingError(f"weight of tenant {tenant!r} is {weight!r}; allowed: more than 0")
+        self._weights.update(weights)
+        if weights:
+            self._wait_queue.reweigh()
 
     def set_limits(self, tenant: str, limits: TenantLimits, now_s: float) -> None:
         """Sets quotas, share and cap of a tenant, `NO_LIMITS` for none. O(running + waiting).
@@ -233,6 +235,7 @@ class PolicyControl:
         if self._instance(name).in_flight:
             raise SchedulingError(f"instance {name!r} has {self._instance(name).in_flight} requests in flight; allowed: none")
         self._instance(name).drain(draining=True)
+        self._wait_queue.settle(now_s)
         self._binding.changed(name)
         self._binding.rebind(self._planner.avoided, now_s)
         del self.instances[name]
@@ -244,17 +247,17 @@ class PolicyControl:
         self.tenancy.serve_with(instances)
         self._wait_queue.regroup(now_s, instances)
 
-    def set_models(self, instance: str, models: frozenset[str] | None, now_s: float, context: Mapping[str, int] | None = None) -> None:
-        """Changes which models an instance serves, None for any, and their `Instance.context`.
+    def set_models(self, instance: str, models: frozenset[str] | None, context: Mapping[str, int] | None = None) -> None:
+        """Changes which models an instance serves, None for any, and their `Instance.context`, from the next decision on.
 
-        O(n) if requests are served by other instances now.
+        The waiting requests are sorted anew before that, once for all instances that have changed meanwhile. O(1).
 
         Raises:
             SchedulingError: Unknown instance.
         """
         changed = self._instance(instance)
         changed.models, changed.context = models, context or {}
-        self._wait_queue.regroup(now_s)
+        self._wait_queue.unsettled = True
         self._binding.changed(instance)
 
     def observe(self, snapshot: EngineSnapshot) -> None:

@@ -8,6 +8,7 @@ from hmas.controller.scheduling.instances.room import is_half_empty
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.policy_control import PolicyControl
 from hmas.controller.scheduling.results import TenantLoad
+from hmas.controller.scheduling.retry import may_retry
 
 
 class SchedulerReports(PolicyControl):
@@ -57,6 +58,11 @@ class SchedulerReports(PolicyControl):
     def running_ids(self) -> list[str]:
         """Ids of all running requests, in the order of dispatch."""
         return list(self._running)
+
+    def may_retry(self, request_id: str) -> bool:
+        """Whether a running request could go to another instance now."""
+        run = self._running.get(request_id)
+        return run is not None and may_retry(run, self._wait_queue.queues.of(run.entry.request.model).instances.all)
 
     def position(self, request_id: str) -> int | None:
         """How many requests would go before it now, None if it does not wait. O(n); an estimate where lanes or tenants interleave."""

@@ -24,7 +24,7 @@ from hmas.controller.scheduling.queue.model_queue import QueuedRequest
 from hmas.controller.scheduling.queue.wait_queue import WaitQueue
 from hmas.controller.scheduling.reports import SchedulerReports
 from hmas.controller.scheduling.results import Counts, Dispatch, Dropped, Ended, Refusal
-from hmas.controller.scheduling.retry import may_resend, may_retry
+from hmas.controller.scheduling.retry import may_resend
 from hmas.controller.scheduling.routers import Routers
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 
@@ -106,6 +106,7 @@ class Scheduler(SchedulerReports):
             raise SchedulingError(f"request id {request.id!r} is already live; ids must be unique among live requests")
         self._arrived += 1
         self._arrived_prompt_tokens += request.prompt_tokens
+        self._wait_queue.settle(now_s)
         refusal = self._admission.refusal(request, estimates, now_s)
         if refusal is not None:
             self._ended[refusal.kind] += 1
@@ -244,11 +245,6 @@ class Scheduler(SchedulerReports):
             self._binding.bind(run.entry, self._planner.avoided, now_s)
         self._wait_queue.add(run.entry, now_s, returned=True)
         return True
-
-    def may_retry(self, request_id: str) -> bool:
-        """Whether a running request could go to another instance now."""
-        run = self._running.get(request_id)
-        return run is not None and may_retry(run, self._wait_queue.queues.of(run.entry.request.model).instances.all)
 
     def end(
         self, request_id: str, kind: OutcomeKind, now_s: float, output_tokens: int | None = None, cached_tokens: int | None = None

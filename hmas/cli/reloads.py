@@ -31,7 +31,8 @@ class Reloads:
         self._accepted = config
         self._names = DnsDiscovery(config.engines_dns, self._names_told)
         self.gateway: Gateway | None = None
-        self._missed = ""
+        self._asked: dict[str, bool] = {}
+        self._may_read = asyncio.Event()
 
     async def at_start(self) -> Config:
         """The configuration to start with, once DNS has been asked.
@@ -43,30 +44,45 @@ class Reloads:
         return self._names.with_found(self._accepted)
 
     def serves(self, gateway: Gateway) -> None:
-        """Takes the gateway once it serves, and applies what has changed while it started."""
+        """Takes the gateway once it serves; what has changed while it started is applied soon after."""
         self.gateway = gateway
-        if self._missed:
-            self.read_again(self._missed)
+        if self._asked:
+            self._may_read.set()
 
     def read_again(self, source: str = "operator", *, even_if_same: bool = True) -> None:
-        """Reads the configuration again and applies it; one that is wrong changes nothing. `source`: see `Gateway.reload`."""
-        if self.gateway is None:
-            self._missed = source
-            return
-        try:
-            before, self._accepted = self._accepted, self._read()
-        except ConfigError as error:
-            log.error("reading the configuration again: %s; everything stays as it was", error)  # noqa: TRY400 - the message says it all
-            self.gateway.reload_refused(str(error), source)
-            return
-        if self._accepted == before and not even_if_same:
-            return
-        self._apply(source)
-        logs.configure(self._accepted.logging.level, self._accepted.logging.format, "gateway")
+        """Has the configuration read again soon and applied; one that is wrong changes nothing. `source`: see `Gateway.reload`."""
+        self._asked[source] = even_if_same or self._asked.get(source, False)
+        if self.gateway is not None:
+            self._may_read.set()
 
     def watches(self) -> list[Coroutine[Any, Any, None]]:
         """What has to run beside the gateway."""
-        return [self._watch_file(), self._names.run(self._clock, partial(self._apply, "dns"))]
+        return [self._read_when_asked(), self._watch_file(), self._names.run(self._clock, partial(self._apply, "dns"))]
+
+    async def _read_when_asked(self) -> None:
+        """Reads one at a time, and once for all that asked for the same source meanwhile."""
+        while True:
+            await self._may_read.wait()
+            self._may_read.clear()
+            while self._asked:
+                source = next(iter(self._asked))
+                try:
+                    await self._read_and_apply(source, even_if_same=self._asked.pop(source))
+                except Exception:
+                    log.exception("reading the configuration again failed; everything stays as it was")
+
+    async def _read_and_apply(self, source: str, *, even_if_same: bool) -> None:
+        """Reads in a thread, since a thousand engines take seconds, and applies the result on the loop."""
+        try:
+            before, self._accepted = self._accepted, await asyncio.to_thread(self._read)
+        except ConfigError as error:
+            log.error("reading the configuration again: %s; everything stays as it was", error)  # noqa: TRY400 - the message says it all
+            if self.gateway is not None:
+                self.gateway.reload_refused(str(error), source)
+            return
+        if self._accepted != before or even_if_same:
+            self._apply(source)
+            logs.configure(self._accepted.logging.level, self._accepted.logging.format, "gateway")
 
     async def _watch_file(self) -> None:
         """Reads the configuration again whenever `engines_file` is another file than before, or has other content.
@@ -84,14 +100,11 @@ class Reloads:
                 continue
             # The first look at a file only makes up for what has changed since it was read with the configuration.
             first, seen = name != seen[0], (name, stamp)
-            try:
-                self.read_again("file", even_if_same=not first)
-            except Exception:
-                log.exception("reading %s again failed; everything stays as it was", name)
+            self.read_again("file", even_if_same=not first)
 
     def _apply(self, source: str) -> None:
         if self.gateway is None:
-            self._missed = source
+            self._asked[source] = True
         else:
             self.gateway.reload(self._names.with_found(self._accepted), source)
 

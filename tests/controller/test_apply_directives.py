@@ -1,6 +1,10 @@
 """What differs between two sets of settings reaches the scheduler, once, and whatever becomes of the policy."""
 
+from unittest import mock
+
 import pytest
+from test_queue_changes import believed, request
+from typing_kit import of_type
 
 from hmas.controller.control.apply import apply_directives
 from hmas.controller.control.resolve import Ceiling, Configured, Directives, Received, resolve
@@ -8,6 +12,8 @@ from hmas.controller.core.errors import SchedulingError
 from hmas.controller.core.messages import ControlAction, LengthBound, MetaDecision, OverrideNotice
 from hmas.controller.core.types import Controls
 from hmas.controller.routing.registry import make_router
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+from hmas.controller.scheduling.queue.wait_queue import WaitQueue
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 
@@ -102,3 +108,17 @@ def test_metas_router_reaches_the_scheduler_and_goes_again():
         assert not applied(scheduler, was, now)[0], "the policy is the same"
         reads_blocks.append(scheduler.wants_blocks)
     assert reads_blocks == [False, True, False], "only routers with the scorer prefix do"
+
+
+def test_weights_of_many_tenants_are_applied_in_one_pass_over_the_queue():
+    scheduler = build()
+    entries = [of_type(QueueEntry, scheduler.submit(request(number, 0.0, tenants=3), believed(1), 0.0)) for number in range(6)]
+    after = at(tenant_weights={"t1": 2.0, "t2": 3.0})
+    with mock.patch.object(WaitQueue, "reweigh", autospec=True, side_effect=WaitQueue.reweigh) as reweigh:
+        applied(scheduler, at(), after)
+        assert [entry.weight for entry in entries] == [1.0, 2.0, 3.0] * 2
+        assert reweigh.call_count == 1
+        applied(scheduler, after, at(tenant_weights={"t2": 3.0}))
+        assert [entry.weight for entry in entries] == [1.0, 1.0, 3.0] * 2
+        applied(scheduler, at(draining=["b"]), at())
+        assert reweigh.call_count == 2, "no weight has changed"

@@ -90,7 +90,7 @@ def test_requests_move_when_their_instance_takes_none(fails: str):
         made.end("000000", OutcomeKind.CANCELLED, 1.0)
         made.remove_instance("a", 1.0)
     else:
-        made.set_models("a", frozenset({"other"}), 1.0)
+        made.set_models("a", frozenset({"other"}))
     order: list[int] = []
     last: int | None = 1
     while last is not None:
@@ -101,6 +101,20 @@ def test_requests_move_when_their_instance_takes_none(fails: str):
         last = next(iter(now), None)
     assert order == [2, 3, 4, 5], "the order of submission is kept"
     made.check_conservation()
+
+
+def test_one_that_has_just_changed_its_models_gets_nothing_of_one_that_leaves():
+    made = build("a", "b", "c", n_run=1)
+    for number in range(9):
+        submit(made, number, prompt_tokens=10)
+    assert placed(made) == {0: "a", 1: "b", 2: "c"}
+    for last in range(3):
+        made.end(f"{last:06d}", OutcomeKind.CANCELLED, 1.0)
+    made.set_models("a", frozenset({"other"}))
+    made.remove_instance("b", 1.0)
+    for number in range(3, 9):
+        assert placed(made, 2.0) == {number: "c"}
+        made.end(f"{number:06d}", OutcomeKind.COMPLETED, 2.0)
 
 
 def test_with_no_instance_requests_wait_for_whichever_comes_first():
@@ -278,7 +292,7 @@ def test_nothing_is_lost_whatever_happens(router: str, policy: str):
             case 10:
                 made.observe(reading(name, healthy=chance.random() < 0.7, at_s=now_s))
             case 11:
-                made.set_models(name, chance.choice([None, frozenset({"m"}), frozenset({"n"})]), now_s)
+                made.set_models(name, chance.choice([None, frozenset({"m"}), frozenset({"n"})]))
             case 12:
                 made.set_policy(chance.choice(["fcfs", "sjf", policy]), now_s)
             case 13:
@@ -292,7 +306,7 @@ def test_nothing_is_lost_whatever_happens(router: str, policy: str):
     for name in names:
         made.observe(reading(name, at_s=now_s))
         made.set_draining(name, False)
-        made.set_models(name, None, now_s)
+        made.set_models(name, None)
     for _ in range(200):
         now_s += 0.1
         made.dispatch(now_s)

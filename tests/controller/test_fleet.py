@@ -1,11 +1,15 @@
 """What the fleet makes of an engine's word about its knobs."""
 
+from unittest import mock
+
 import msgspec
 import pytest
 from hmas_lab.memory_bus import MemoryBus
 
 from hmas.controller.config.schema import EngineConfig
+from hmas.controller.core.placement import servers_of
 from hmas.controller.core.types import Controls
+from hmas.controller.gateway.instances import served_models
 from hmas.controller.gateway.instances.monitor import MODELS_EVERY_S, RETRY_REFUSED_S, Fleet
 from hmas.controller.observability.event_log import EventLog
 from hmas.controller.observability.observer import Observers
@@ -160,3 +164,33 @@ async def test_an_engine_with_a_half_open_circuit_gets_one_pass_through_request_
     assert fleet.candidates("m") == []
     instance.breaker.state = "closed"
     assert fleet.candidates("m") == [instance]
+
+
+async def test_which_instances_serve_a_model_is_looked_up_only_after_a_change(monkeypatch: pytest.MonkeyPatch):
+    looked = mock.Mock(side_effect=servers_of)
+    monkeypatch.setattr(served_models, "servers_of", looked)
+    engine, clock = ListingEngine(), Clock()
+    fleet, _ = fleet_of(engine, clock)
+    await fleet.poll_all()
+
+    def served(*models: str) -> list[bool]:
+        return [bool(fleet.candidates(model)) for model in models]
+
+    for number in range(20):
+        fleet.require_model("m")
+        assert served("m", "n") == [True, False]
+        assert (fleet.only_model(), fleet.context_tokens("m"), fleet.context_tokens(f"unknown {number}")) == ("m", 100, 0)
+        clock.s += 2 * MODELS_EVERY_S
+        await fleet.poll_all()
+    assert looked.call_count == 1, "no list has changed"
+    engine.answer = 200, b'{"data": [{"id": "n"}]}'
+    clock.s += 2 * MODELS_EVERY_S
+    await fleet.poll_all()
+    assert (served("m", "n"), fleet.only_model()) == ([False, True], "n")
+    other = ListingEngine()
+    joined = fleet.add(EngineConfig(name="f", url=other.url), other)
+    assert served("m", "n") == [False, True], "nothing is known of it yet"
+    await fleet.poll(joined)
+    assert (served("m", "n"), fleet.only_model()) == ([True, True], "")
+    fleet.remove("f")
+    assert (served("m", "n"), fleet.only_model()) == ([False, True], "n")

@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import aiohttp
 import orjson
@@ -17,7 +18,7 @@ from hmas.controller.config.schema import EngineConfig, SchedulerConfig
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.core.messages import Message, RequestNotice
 from hmas.controller.core.types import OutcomeKind
-from hmas.controller.gateway.instances import monitor
+from hmas.controller.gateway.instances import served_models
 from hmas.controller.gateway.process import Started, serve
 from hmas.controller.runtime.clock import SystemClock
 
@@ -145,7 +146,7 @@ async def test_an_engine_killed_under_load_loses_nobody(tmp_path: Path):
 
 async def test_a_dead_engine_is_shown_as_down_and_clients_learn_no_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Its circuit is open, too, since all that it worked on has failed: but it does not answer at all, and that is what counts."""
-    monkeypatch.setattr(monitor, "ACCEPT_GRACE_S", 0.05)
+    monkeypatch.setattr(served_models, "ACCEPT_GRACE_S", 0.05)
     async with running(tmp_path) as rig:
         work = [asyncio.create_task(rig.post(chat(f"request {number}", tokens=3000))) for number in range(8)]
         await eventually(lambda: rig.sims[0].model.running == 8)
@@ -222,14 +223,18 @@ async def test_a_stranded_retry_is_told_so(tmp_path: Path):
         await eventually(lambda: rig.sims[1].model.running)
         await set_fault(rig, rig.sims[0], "reset-before")
         rig.gateway.scheduler.set_draining("sim-1", draining=False)
-        waiting = asyncio.create_task(rig.post(chat("waits", tokens=3)))
-        await eventually(lambda: rig.gateway.scheduler.counts().dispatched == 2 and rig.gateway.scheduler.queued)
+        waiting = [asyncio.create_task(rig.post(chat(f"waits {number}", tokens=3))) for number in range(2)]
+        await eventually(lambda: rig.gateway.scheduler.counts().dispatched == 3 and rig.gateway.scheduler.queued == 2)
+        fleet = rig.gateway.fleet
+        with mock.patch.object(fleet, "down_for_s", wraps=fleet.down_for_s) as looked:
+            assert not rig.gateway.manager.give_up_stranded()
+        assert [call.args[1:] for call in looked.call_args_list] == [(frozenset({"sim-1"}),), ()], "once for both, and once for the model"
         await rig.sims[1].kill()
-        answer = await waiting
+        answers = await asyncio.gather(*waiting)
         blocker.cancel()
         await eventually(lambda: not rig.gateway.manager.active)
-    assert (answer.status, answer.error["code"]) == (503, "no_healthy_engine")
-    assert "the first one tried failed" in answer.error["message"]
+    assert [(answer.status, answer.error["code"]) for answer in answers] == [(503, "no_healthy_engine")] * 2
+    assert all("the first one tried failed" in answer.error["message"] for answer in answers)
 
 
 async def test_embeddings_fail_over_too(tmp_path: Path):

@@ -19,6 +19,7 @@ from hmas.controller.config.section import KvEventsConfig
 from hmas.controller.core.errors import SchedulingError
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.gateway.instances import dns_discovery, membership
+from hmas.controller.gateway.metrics_page import MetricsPage
 from hmas.controller.routing.registry import make_router
 from hmas.controller.runtime.clock import SystemClock
 from hmas.controller.scheduling.scheduler import Scheduler
@@ -105,12 +106,12 @@ def test_a_scheduler_takes_an_instance_in_and_out_with_all_requests_in_place():
 
 def test_without_any_instance_requests_wait_for_the_next_one():
     made = scheduler("a")
-    made.set_models("a", frozenset({"m"}), 0.0)
+    made.set_models("a", frozenset({"m"}))
     made.remove_instance("a", 0.0)
     submit(made, "r0")
     assert made.dispatch(0.1) == []
     made.add_instance(InstanceSpec(name="b", capacity_n_run=1), 0.2)
-    made.set_models("b", frozenset({"m"}), 0.2)
+    made.set_models("b", frozenset({"m"}))
     made.set_draining("b", draining=False)
     assert [one.instance for one in made.dispatch(0.3)] == ["b"]
     made.check_conservation()
@@ -150,7 +151,7 @@ async def test_an_engine_that_leaves_ends_its_requests_and_gets_no_more(tmp_path
         assert {answer.headers["x-hmas-instance"] for answer in ended} == {"sim-1", "sim-2"}
         assert all(answer.status == 200 for answer in (*ended, *later))
         assert await shown(rig) == ["sim-2"]
-        page = (await rig.get("/metrics")).body
+        page = MetricsPage(rig.gateway).read()[0]
         assert b'hmas_engine_up{instance="sim-2"} 1.0' in page
         assert b'hmas_engine_up{instance="sim-1"}' not in page
         assert (await rig.post(chat(tokens=2))).status == 200
@@ -259,6 +260,16 @@ async def test_a_refusal_of_an_engine_that_has_left_changes_nothing(tmp_path: Pa
         assert rig.events("engine.circuit") == []
 
 
+@asynccontextmanager
+async def watched(follows: Reloads) -> AsyncIterator[None]:
+    watching = [asyncio.create_task(work) for work in follows.watches()]
+    try:
+        yield
+    finally:
+        for task in watching:
+            task.cancel()
+
+
 async def test_what_changed_while_the_gateway_started_is_taken_once_it_serves(tmp_path: Path):
     new = await start_sim("sim-2")
     async with running(tmp_path) as rig:
@@ -267,8 +278,9 @@ async def test_what_changed_while_the_gateway_started_is_taken_once_it_serves(tm
             later = msgspec.structs.replace(config, engines=[of(rig.sims[0]), of(new)])
             follows = Reloads(config, lambda: later, SystemClock())
             follows.read_again()
-            follows.serves(rig.gateway)
-            await eventually(lambda: told(rig, "engine.joins") == [("sim-2", "serving")])
+            async with watched(follows):
+                follows.serves(rig.gateway)
+                await eventually(lambda: told(rig, "engine.joins") == [("sim-2", "serving")])
         finally:
             await new.runner.cleanup()
 
@@ -299,19 +311,16 @@ class Files:
         self.write("hmas.yaml", json.dumps(self._own | settings))
 
     def read(self) -> Config:
-        self.reads += 1
-        return load_config(str(self._folder / "hmas.yaml"), {})
+        config = load_config(str(self._folder / "hmas.yaml"), {})
+        self.reads += 1  # once no later change can get into it
+        return config
 
     @asynccontextmanager
     async def followed(self, rig: Rig) -> AsyncIterator[Reloads]:
         follows = Reloads(self.read(), self.read, SystemClock())
         follows.serves(rig.gateway)
-        watching = [asyncio.create_task(work) for work in follows.watches()]
-        try:
+        async with watched(follows):
             yield follows
-        finally:
-            for task in watching:
-                task.cancel()
 
 
 @asynccontextmanager
@@ -363,8 +372,7 @@ async def test_another_file_of_engines_is_watched_instead_of_the_former_one(tmp_
             await eventually(lambda: files.reads == 2)
             files.configure(engines_file=files.list("other.json"))
             follows.read_again()
-            (event,) = rig.events("config")
-            assert event["after"] == "taken: engines_file"
+            await eventually(lambda: [event["after"] for event in rig.events("config")] == ["taken: engines_file"])
             await eventually(lambda: files.reads == 4)
             files.list("old.json", new)
             files.list("other.json", new)
@@ -387,8 +395,6 @@ async def test_a_file_of_engines_that_changes_while_the_gateway_starts_is_read_a
         files.configure(engines_file=files.list("engines.json"))
         follows = Reloads(files.read(), files.read, SystemClock())
         files.list("engines.json", new)
-        watching = [asyncio.create_task(work) for work in follows.watches()]
-        follows.serves(rig.gateway)
-        await eventually(lambda: told(rig, "engine.joins") == [("sim-2", "serving")])
-        for task in watching:
-            task.cancel()
+        async with watched(follows):
+            follows.serves(rig.gateway)
+            await eventually(lambda: told(rig, "engine.joins") == [("sim-2", "serving")])

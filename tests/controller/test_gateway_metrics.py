@@ -1,12 +1,16 @@
 """Labels stay bounded, and what is exposed is true."""
 
 import platform
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
+from gateway_kit import chat, running
 from message_kit import instance_view, system_snapshot
 
 from hmas.controller.core.messages import Completion, SystemSnapshot
 from hmas.controller.core.types import OutcomeKind
+from hmas.controller.gateway.metrics_page import PAGE_S, MetricsPage
 from hmas.controller.observability.metrics import MAX_TENANT_LABELS, OTHER, Metrics, package_version
 from hmas.engines.base import EngineSnapshot
 
@@ -94,3 +98,22 @@ def test_an_engine_that_is_down_shows_no_old_share_of_its_cache():
     assert shown(down) == ['hmas_engine_up{instance="a"} 0.0']
     assert shown(up) == ['hmas_engine_up{instance="a"} 1.0', 'hmas_kv_usage_ratio{instance="a"} 0.5']
     assert shown(down) == ['hmas_engine_up{instance="a"} 0.0']
+
+
+async def test_a_page_is_made_at_most_once_a_second_and_sorts_no_latencies(tmp_path: Path):
+    async with running(tmp_path) as rig:
+        await rig.post(chat(tokens=2))
+        gateway, now_s = rig.gateway, rig.gateway.clock.now_s()
+        with (
+            mock.patch.object(gateway, "completions", mock.Mock(wraps=gateway.completions)) as completions,
+            mock.patch.object(gateway, "clock", mock.Mock()) as clock,
+        ):
+            page = MetricsPage(gateway)
+            made = []
+            for later_s in (0.0, 0.5, PAGE_S):
+                clock.now_s.return_value = now_s + later_s
+                made.append(page.read()[0])
+            assert completions.fairness.call_count == 2
+            assert not completions.tenants.called, "the page shows none of what that sorts"
+        assert made[1] is made[0]
+        assert b'hmas_tenant_weight{tenant="default"} 1.0' in made[2], "a request of it ended in the last minute"

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,13 +15,16 @@ from typing import Any
 import msgspec
 import pytest
 from gateway_kit import MODEL, eventually, gateway_config, key_hash, running
+from test_gateway_membership import watched
 
+from hmas.cli.reloads import Reloads
 from hmas.controller.admin.client import AdminClient
 from hmas.controller.config.derived import ADMIN_TOKEN_FILE
 from hmas.controller.config.reload import LIVE, differences, taken
 from hmas.controller.config.schema import Config, SchedulerConfig
 from hmas.controller.config.section import GatewayConfig, TenantConfig
 from hmas.controller.core.errors import AdminError
+from hmas.controller.runtime.clock import SystemClock
 from hmas.controller.runtime.ports import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -98,6 +102,30 @@ async def test_what_operators_hold_goes_before_a_configuration_that_was_read_aga
         assert gateway.control.directives.instances["sim-1"].controls.n_run == 2
         await rig.admin("DELETE", "/admin/policy")
         await eventually(lambda: gateway.scheduler.policy == "sjf")
+
+
+async def test_a_configuration_is_read_beside_the_loop_and_one_at_a_time(tmp_path: Path):
+    async with running(tmp_path) as rig:
+        config, readers, may_end = rig.gateway.config, [], threading.Event()
+
+        def read() -> Config:
+            readers.append(threading.current_thread())
+            assert may_end.wait(10)
+            return config
+
+        follows = Reloads(config, read, SystemClock())
+        follows.serves(rig.gateway)
+        async with watched(follows):
+            follows.read_again()
+            await eventually(lambda: len(readers) == 1)
+            for _ in range(3):
+                follows.read_again()
+            assert (await rig.post(ask())).status == 200
+            assert (len(readers), rig.events("config")) == (1, [])
+            may_end.set()
+            await eventually(lambda: len(rig.events("config")) == 2)
+        assert len(readers) == 2, "once for those that asked meanwhile"
+        assert threading.main_thread() not in readers
 
 
 def wait_for(condition, what: str) -> None:

@@ -194,6 +194,17 @@ def test_a_window_holds_while_those_that_run_are_close_to_their_target():
         assert len(sent) == expected
 
 
+@pytest.mark.parametrize(("serves", "relieved"), [("m", ["0001"]), ("other", [])])
+def test_an_instance_that_has_changed_its_models_since_it_was_looked_at_takes_what_it_serves(serves, relieved):
+    made = build(n_run=1)
+    submit(made, 0, 0.0)
+    submit(made, 1, 0.0)
+    run(made, 0.3)
+    made.expire(0.9)
+    made.set_models("a", frozenset({serves}))
+    assert [one.entry.request.id for one in made.dispatch(0.9)] == relieved
+
+
 def test_a_tenants_own_limit_is_no_forecast():
     made = build(tenants={"t": TenantLimits(max_running=1)})
     submit(made, 0, 0.0)

@@ -17,6 +17,7 @@ from hmas.controller.scheduling.policies.registry import POLICIES, make_policy
 from hmas.controller.scheduling.policies.sjf import Sjf
 from hmas.controller.scheduling.policy_base.keyed import KeyedPolicy
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+from hmas.controller.scheduling.queue.model_queues import ModelQueues
 from hmas.controller.scheduling.queue.tenant_accounts import TenantAccounts
 from hmas.controller.scheduling.queue.tenant_share import TenantShareLimiter, sharing
 from hmas.controller.scheduling.scheduler import Scheduler
@@ -88,7 +89,7 @@ def audit(scheduler: Scheduler, waiting: dict[str, QueueEntry]) -> None:
 def drain(scheduler: Scheduler, waiting: dict[str, QueueEntry], running: list[str], now_s: float) -> None:
     """Every request that waits is dispatched, or dropped because it is overdue, once."""
     for number in range(2):
-        scheduler.set_models(f"i{number}", None, now_s)
+        scheduler.set_models(f"i{number}", None)
         audit(scheduler, waiting)
     for _ in range(2 * len(waiting) + 2 * len(running) + 2):
         for dropped in scheduler.drop_due(now_s):
@@ -155,7 +156,7 @@ def drive(script, *, models: bool, overdue: Overdue = "keep", limits: bool = Fal
             for dropped in scheduler.drop_due(now_s):
                 del waiting[dropped.entry.request.id]
         elif step == "models" and models:
-            scheduler.set_models(f"i{pick % 2}", SERVED[pick % 4], now_s)
+            scheduler.set_models(f"i{pick % 2}", SERVED[pick % 4])
         elif step == "drain":
             scheduler.set_draining(f"i{pick % 2}", draining=bool(pick % 3 == 0))
         elif step == "window":
@@ -164,7 +165,7 @@ def drive(script, *, models: bool, overdue: Overdue = "keep", limits: bool = Fal
             scheduler.observe(EngineSnapshot(engine=f"i{pick % 2}", taken_s=now_s, healthy=pick % 3 != 0))
         elif step == "weigh":
             weights[f"t{pick % 3}"] = 1.0 + pick % 4
-            scheduler.set_weight(f"t{pick % 3}", 1.0 + pick % 4)
+            scheduler.set_weights({f"t{pick % 3}": 1.0 + pick % 4})
         elif step == "limit" and limits:
             scheduler.set_limits(f"t{pick % 3}", LIMITS[pick % len(LIMITS)], now_s)
         audit(scheduler, waiting)
@@ -278,8 +279,8 @@ def test_the_requests_of_a_group_whose_models_part_go_where_they_belong():
     scheduler = made(instances=2, window=1)
     for number in range(40):
         scheduler.submit(request(number, 0.0, model=MODELS[number % 2]), believed(number), 0.0)
-    scheduler.set_models("i0", frozenset("a"), 0.0)
-    scheduler.set_models("i1", frozenset("b"), 0.0)
+    scheduler.set_models("i0", frozenset("a"))
+    scheduler.set_models("i1", frozenset("b"))
     assert sorted((one.entry.request.model, one.instance, one.entry.seq) for one in scheduler.dispatch(0.0)) == [
         ("a", "i0", 0),
         ("b", "i1", 1),
@@ -289,11 +290,35 @@ def test_the_requests_of_a_group_whose_models_part_go_where_they_belong():
 def test_a_group_that_keeps_its_models_together_goes_on_at_once():
     scheduler = made(instances=3, window=1)
     for name in ("i0", "i1", "i2"):
-        scheduler.set_models(name, frozenset("a"), 0.0)
+        scheduler.set_models(name, frozenset("a"))
     for number in range(40):
         scheduler.submit(request(number, 0.0), believed(number), 0.0)
-    scheduler.set_models("i2", frozenset("z"), 0.0)
+    scheduler.set_models("i2", frozenset("z"))
     assert [(one.instance, one.entry.seq) for one in scheduler.dispatch(0.0)] == [("i0", 0), ("i1", 1)]
+
+
+def test_instances_that_change_their_models_together_are_grouped_once_and_before_the_next_decision():
+    scheduler = made(instances=10, window=4)
+    for number in range(40):
+        scheduler.submit(request(number, 0.0, model=MODELS[number % 2]), believed(number), 0.0)
+    with mock.patch.object(ModelQueues, "regroup", autospec=True, side_effect=ModelQueues.regroup) as regroup:
+        for number in range(10):
+            scheduler.set_models(f"i{number}", frozenset(MODELS[number % 2]))
+        assert regroup.call_count == 0
+        sent = scheduler.dispatch(0.0)
+        assert regroup.call_count == 1
+        assert len(sent) == 40
+        assert {(one.entry.request.model, int(one.instance[1:]) % 2) for one in sent} == {("a", 0), ("b", 1)}
+        scheduler.set_models("i0", frozenset("c"))
+        scheduler.set_models("i2", frozenset("c"))
+        scheduler.submit(request(40, 1.0, model="c"), believed(1), 1.0)
+        assert regroup.call_count == 2
+        scheduler.submit(request(41, 1.0, model="a"), believed(1), 1.0)
+        for one in sent:
+            scheduler.end(one.entry.request.id, OutcomeKind.COMPLETED, 1.0, 1)
+        later = sorted((one.entry.request.model, one.instance in {"i0", "i2"}) for one in scheduler.dispatch(1.0))
+        assert later == [("a", False), ("c", True)]
+        assert regroup.call_count == 2
 
 
 def test_a_burst_whose_time_has_come_is_ended_a_bounded_number_at_a_time_and_in_order():

@@ -179,7 +179,7 @@ def test_requests_that_find_other_instances_take_their_work_along():
         ask(made, number, "slow", 0.0)
     made.expire(0.0)
     made.dispatch(0.0)
-    made.set_models("f", frozenset({"fast", "slow"}), 0.0)
+    made.set_models("f", frozenset({"fast", "slow"}))
     now_s = worked_off(made, 4)
     assert made.retry_after_s("slow", now_s) < 10.0
     assert made.retry_after_s("fast", now_s) == 1.0

@@ -140,16 +140,16 @@ def test_snapshot_tells_queue_and_instances():
 
 def test_the_snapshot_tells_the_weights_that_are_in_force():
     made = build()
-    made.set_weight("gold", 8.0)
-    made.set_weight("silver", 2.0)
-    made.set_weight("silver", 1.0)
+    made.set_weights({"gold": 8.0})
+    made.set_weights({"silver": 2.0})
+    made.set_weights({"silver": 1.0})
     assert made.snapshot(0.0, "g").tenant_weights == {"gold": 8.0}
 
 
 def test_the_snapshot_tells_which_models_an_instance_serves_unless_they_are_too_many():
     made = build()
     for models, told in ((None, []), ({"n", "m"}, ["m", "n"]), ({f"{number:01000d}" for number in range(3)}, [])):
-        made.set_models("i0", None if models is None else frozenset(models), 100.0)
+        made.set_models("i0", None if models is None else frozenset(models))
         assert made.snapshot(101.0, "gate").instances[0].models == told
 
 

@@ -145,7 +145,7 @@ def test_an_instance_that_learns_a_model_takes_what_waited_for_it():
     made.submit(request(0, model="y"), believed(), 0.0)
     made.submit(request(1, model="y"), believed(ttft_slo_ms=10.0), 0.0)
     assert made.dispatch(5.0) == []
-    made.set_models("a", frozenset({"x", "y"}), 5.0)
+    made.set_models("a", frozenset({"x", "y"}))
     made.check_conservation()
     assert numbers(made.dispatch(5.0)) == [0]
     made.end("000000", OutcomeKind.COMPLETED, 6.0, 1)
@@ -268,7 +268,7 @@ def test_a_live_id_is_refused_and_unknown_names_are_told():
     with pytest.raises(SchedulingError, match="token_budget"):
         made.set_controls("i0", Controls(n_run=1, token_budget=0))
     with pytest.raises(SchedulingError, match="weight"):
-        made.set_weight("t", 0.0)
+        made.set_weights({"t": 0.0})
     with pytest.raises(SchedulingError, match="unique"):
         build([spec(), spec()])
     with pytest.raises(SchedulingError, match="waits"):
@@ -280,7 +280,7 @@ def test_a_weight_reaches_those_that_wait():
     made = build([spec(kv=0)], n_run=1, policy="wfq")
     for number in range(60):
         made.submit(request(number, tenant="ab"[number % 2]), believed(), 0.0)
-    made.set_weight("a", 3.0)
+    made.set_weights({"a": 3.0})
     tenants = []
     for _ in range(24):
         (sent,) = made.dispatch(0.0)

@@ -72,7 +72,7 @@ def served(made: Scheduler, steps: int, output: int = 100) -> Counter[str]:
 @pytest.mark.parametrize("policy", list(POLICIES))
 def test_two_tenants_that_wait_are_served_by_weight_under_every_policy(policy: str, weight: float):
     made = build(policy)
-    made.set_weight("b", weight)
+    made.set_weights({"b": weight})
     for number in range(600):  # a was first with all of its requests, and has ten sessions for one of b
         made.submit(request(number, "a", session=f"s{number % 10}"), believed(), 0.0)
     for number in range(600):
@@ -86,7 +86,7 @@ def test_two_tenants_that_wait_are_served_by_weight_under_every_policy(policy: s
 @pytest.mark.parametrize("policy", ["robust-edf", "fcfs", "priority", "two-lane", "sjf"])
 def test_service_is_shared_in_tokens_at_the_true_lengths(policy: str):
     made = build(policy)
-    made.set_weight("a", 2.0)
+    made.set_weights({"a": 2.0})
     # Both are believed to be alike; a's requests turn out four times as long.
     for number in range(2000):
         made.submit(request(number, "a", priority=-5), believed(), 0.0)
@@ -116,7 +116,7 @@ def test_no_request_is_held_back_while_a_slot_is_free():
 
 def test_the_share_holds_through_changes_of_policy_and_weight():
     made = build("robust-edf")
-    made.set_weight("b", 2.0)
+    made.set_weights({"b": 2.0})
     for number in range(1500):
         made.submit(request(number, "a"), believed(), 0.0)
         made.submit(request(number, "b"), believed(), 0.0)
@@ -125,14 +125,14 @@ def test_the_share_holds_through_changes_of_policy_and_weight():
         made.set_policy(policy, 0.0)
         found += served(made, 50)
     assert found["b"] / found.total() == pytest.approx(2 / 3, abs=0.05)
-    made.set_weight("b", 4.0)
+    made.set_weights({"b": 4.0})
     found = served(made, 300)
     assert found["b"] / found.total() == pytest.approx(0.8, abs=0.03)
 
 
 def test_overdue_requests_are_shared_by_weight_too():
     made = build("robust-edf")
-    made.set_weight("b", 3.0)
+    made.set_weights({"b": 3.0})
     for number in range(400):
         for tenant in "ab":
             made.submit(request(number, tenant), believed(ttft_ms=10.0), 0.0)

@@ -21,7 +21,7 @@ def build(*, kv=None, contexts=CONTEXTS, n_run=8, **settings) -> Scheduler:
     specs = [InstanceSpec(name=name, capacity_n_run=n_run, kv_capacity_tokens=kv.get(name, 0)) for name in contexts]
     made = Scheduler(settings=SchedulerSettings(**settings), instances=specs, router=make_router("round-robin"), policy="fcfs")
     for name, context in contexts.items():
-        made.set_models(name, frozenset({"m"}), 0.0, {"m": context} if context else None)
+        made.set_models(name, frozenset({"m"}), {"m": context} if context else None)
     return made
 
 
@@ -96,7 +96,7 @@ def test_a_request_that_no_engine_suits_in_both_ways_does_not_wait_for_ever():
 
 def test_a_context_that_has_grown_counts():
     made = build()
-    made.set_models("short", frozenset({"m"}), 0.0, {"m": 4000})
+    made.set_models("short", frozenset({"m"}), {"m": 4000})
     for number in range(4):
         submit(made, number, 2000)
     assert set(placed(made).values()) == {"short", "long"}

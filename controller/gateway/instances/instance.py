@@ -72,8 +72,7 @@ class Instance:
     @property
     def passes_through(self) -> bool:
         """Whether it may get a pass-through request now. While its circuit is half open, it gets one at a time."""
-        probed = self.passing > 0 and self.breaker.state == "half-open"
-        return self.healthy and not self.draining and not probed
+        return self.down_since_s is None and not self.draining and not (self.passing and self.breaker.state == "half-open")
 
     @property
     def closed_because(self) -> str:

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import msgspec
 
@@ -11,22 +10,17 @@ from hmas.controller.config.schema import EngineConfig
 from hmas.controller.control.resolve import Ceiling
 from hmas.controller.core.messages import Severity
 from hmas.controller.core.types import Controls
-from hmas.controller.gateway.errors import ApiError, without_addresses
 from hmas.controller.gateway.instances.instance import Instance, context_of, model_entries_of
+from hmas.controller.gateway.instances.served_models import ServedModels
 from hmas.controller.gateway.instances.stall import PROBE_S, patience_s
 from hmas.controller.observability.observer import Observers
 from hmas.controller.runtime.clock import Clock
 from hmas.engines.base import SNAPSHOT_EVERY_S, Engine, EngineSnapshot, Knobs
 from hmas.engines.errors import EngineError
 
-MODELS_KNOWN = 4096
-"""Most models with a cached context length; the names come from clients."""
 MODELS_EVERY_S = 10.0
-ACCEPT_GRACE_S = 2.0
-"""How long an instance that has just stopped answering still counts for new requests: most such gaps are one lost connection."""
 RETRY_REFUSED_S = 10.0
 """Seconds after which a refused knob is tried again: the engine may only have been too busy to answer."""
-MAX_MODELS_SHOWN = 20
 GIVE_UP_AFTER_S = 10.0
 """How long an instance does not answer before the requests that it has not begun to answer are taken back from it."""
 STALL_S = 60.0
@@ -37,7 +31,7 @@ __all__ = ["Fleet", "Instance"]
 log = logging.getLogger(__name__)
 
 
-class Fleet:
+class Fleet(ServedModels):
     """Polls every engine and sets its knobs as the directives require.
 
     `on_snapshot` is called with every reading, `on_ceiling` when an instance's ceiling has changed, `on_models` when its models have
@@ -49,7 +43,7 @@ class Fleet:
     def __init__(
         self, instances: Iterable[tuple[EngineConfig, Engine]], clock: Clock, observer: Observers, *, stall_s: float = STALL_S
     ) -> None:
-        self.instances: dict[str, Instance] = {}
+        super().__init__(clock)
         self._polls: dict[str, asyncio.Task[None]] = {}
         self._group: asyncio.TaskGroup | None = None
         self.on_snapshot: Callable[[EngineSnapshot], None] = lambda _: None
@@ -59,17 +53,15 @@ class Fleet:
         self.on_lost: Callable[[str, str], None] = lambda _name, _reason: None
         self.on_avoided: Callable[[frozenset[str]], None] = lambda _names: None
         self.longest_prompt: Callable[[str], int] = lambda _name: 0
-        self._clock = clock
         self._observer = observer
-        self._contexts: dict[str, int] = {}
         self._stall_s = stall_s
-        self._avoided: frozenset[str] = frozenset()
         for config, engine in instances:
             self.add(config, engine)
 
     def add(self, config: EngineConfig, engine: Engine) -> Instance:
         """Adds an instance; one that joins others is polled once `poll_regularly` is called."""
         instance = self.instances[config.name] = Instance(config=config, engine=engine, ceiling=Ceiling(config.n_run_max))
+        self._models_changed()
         return instance
 
     def remove(self, name: str) -> Engine:
@@ -77,7 +69,7 @@ class Fleet:
         instance = self.instances.pop(name)
         if (task := self._polls.pop(name, None)) is not None:
             task.cancel()
-        self._contexts.clear()
+        self._models_changed()
         self._set_avoided(self._avoided - {name})
         return instance.engine
 
@@ -85,86 +77,6 @@ class Fleet:
     def ceilings(self) -> dict[str, Ceiling]:
         """The ceiling of each instance."""
         return {name: instance.ceiling for name, instance in self.instances.items()}
-
-    def now_s(self) -> float:
-        """The time used for the state of instances."""
-        return self._clock.now_s()
-
-    def require_model(self, model: str) -> None:
-        """Checks that a request for `model` can be served.
-
-        Raises:
-            ApiError: 404 if no instance serves it, 503 if the instances that serve it are down or drained.
-        """
-        now_s = self._clock.now_s()
-        servers = self._servers(model)
-        if not servers:
-            raise ApiError(404, "model_not_found", f"model {model[:100]!r} is not served here; {self._models_text()}", param="model")
-        if all(instance.draining for instance in servers):
-            names = ", ".join(instance.name for instance in servers)
-            raise ApiError(503, "engines_draining", f"every engine that serves this model is being drained: {names}", retry_after_s=30)
-        if all(instance.draining or instance.down_for_s(now_s) > ACCEPT_GRACE_S for instance in servers):
-            names = ", ".join(f"{instance.name} ({'drained' if instance.draining else _detail(instance)})" for instance in servers)
-            text = f"no engine that serves this model takes requests: {without_addresses(names)}"
-            raise ApiError(503, "no_healthy_engine", text, retry_after_s=5)
-
-    def _servers(self, model: str) -> list[Instance]:
-        """The instances that serve a model. One that has never answered counts only where none has: nothing is known of it."""
-        known = [instance for instance in self.instances.values() if instance.known]
-        return [instance for instance in known or self.instances.values() if instance.serves(model)]
-
-    def only_model(self) -> str:
-        """The model of requests that name none: the only one that any instance serves, empty if there are several or none is known."""
-        names = {entry["id"] for instance in self.instances.values() for entry in instance.entries}
-        return next(iter(names)) if len(names) == 1 else ""
-
-    def down_for_s(self, model: str, tried: Iterable[str] = (), *, only: str = "") -> float:
-        """Seconds for which no instance for `model` has answered, except those in `tried`; 0 while one does. `only`: that alone counts.
-
-        An instance that is being drained counts only where all are.
-        """
-        now_s, left_out = self._clock.now_s(), frozenset(tried)
-        able = [one for name, one in self.instances.items() if name not in left_out and only in ("", name) and one.serves(model)]
-        able = [one for one in able if not one.draining] or able
-        return min((instance.down_for_s(now_s) for instance in able), default=float("inf"))
-
-    def candidates(self, model: str, tried: Iterable[str] = ()) -> list[Instance]:
-        """Instances that could take a request for `model` now, except those in `tried`, which have failed it.
-
-        Those that are not avoided come first, and of these the ones with the fewest pass-through requests.
-        """
-        left_out = frozenset(tried)
-        able = [one for name, one in self.instances.items() if one.passes_through and name not in left_out and one.serves(model)]
-        return sorted(able, key=lambda instance: (instance.name in self._avoided, instance.passing))
-
-    def context_tokens(self, model: str) -> int:
-        """Largest context, in tokens, of any instance that serves `model`; 0 if one of them does not report it."""
-        known = self._contexts.get(model)
-        if known is None:
-            found = [instance.context.get(model, 0) for instance in self._servers(model)]
-            known = max(found) if found and min(found) > 0 else 0
-            if len(self._contexts) < MODELS_KNOWN:
-                self._contexts[model] = known
-        return known
-
-    def completion_cap(self, model: str) -> int:
-        """The largest `EngineCapabilities.completion_cap` of the instances that serve `model`; 0 if one of them has none."""
-        found = [instance.engine.capabilities.completion_cap for instance in self._servers(model)]
-        return max(found) if found and min(found) > 0 else 0
-
-    def adapter(self, model: str) -> str:
-        """The name of the LoRA adapter that answers for `model`, empty if that is a model of its own: vLLM then names no `parent`."""
-        entries = (entry for instance in self.instances.values() for entry in instance.entries if entry["id"] == model)
-        entry = next(entries, None)
-        return model if entry is not None and entry.get("parent") else ""
-
-    def model_entries(self) -> list[dict[str, Any]]:
-        """Entries of all instances for `/v1/models`, each id once."""
-        merged: dict[str, dict[str, Any]] = {}
-        for instance in self.instances.values():
-            for entry in instance.entries:
-                merged.setdefault(entry["id"], entry)
-        return list(merged.values())
 
     def mark_down(self, name: str, reason: str) -> None:
         """Marks an instance that did not answer a request as down until a poll, which starts at once, finds it healthy."""
@@ -344,16 +256,19 @@ class Fleet:
             if instance.known:
                 instance.models_read_s = self._clock.now_s()
             return
-        instance.models_read_s, instance.known = self._clock.now_s(), True
+        instance.models_read_s = self._clock.now_s()
+        if not instance.known:
+            instance.known = True
+            self._models_changed()
         if status != 200:
             # What is known stays: where nothing is, as with a server that has no such path, it may serve any model.
             return
         instance.entries = entries = model_entries_of(body)
-        self._contexts.clear()
         served = instance.models, instance.context
         instance.context = {entry["id"]: length for entry in entries if (length := context_of(entry)) > 0}
         instance.models = frozenset(entry["id"] for entry in entries) or None
         if served != (instance.models, instance.context):
+            self._models_changed()
             self.on_models(instance)
 
     async def _keep_knobs(self, instance: Instance, snapshot: EngineSnapshot) -> None:
@@ -386,12 +301,3 @@ class Fleet:
         if "token_budget" not in live or "token_budget" in refused or snapshot.max_num_batched_tokens == budget:
             budget = None
         return Knobs(n_run=n_run, token_budget=budget)
-
-    def _models_text(self) -> str:
-        names = sorted({entry["id"] for entry in self.model_entries()})
-        more = f" and {len(names) - MAX_MODELS_SHOWN} more" if len(names) > MAX_MODELS_SHOWN else ""
-        return "models: " + ", ".join(names[:MAX_MODELS_SHOWN]) + more
-
-
-def _detail(instance: Instance) -> str:
-    return instance.snapshot.detail if instance.snapshot else "not reached yet"

@@ -17,7 +17,8 @@ from hmas.controller.core.notices import notice_of, session_digest
 from hmas.controller.core.types import Estimates, OutcomeKind
 from hmas.controller.gateway.control_loop.agent_watch import AgentWatch, Answers
 from hmas.controller.gateway.errors import ApiError
-from hmas.controller.gateway.instances.monitor import ACCEPT_GRACE_S, Fleet
+from hmas.controller.gateway.instances.monitor import Fleet
+from hmas.controller.gateway.instances.served_models import ACCEPT_GRACE_S
 from hmas.controller.gateway.instances.stall import patience_s
 from hmas.controller.gateway.requests.active_request import ActiveRequest, Ending
 from hmas.controller.gateway.requests.response_headers import ratelimit_headers, response_headers
@@ -205,11 +206,16 @@ class RequestManager:
         `STRANDED_AFTER_S`.
         """
         stranded: list[ActiveRequest] = []
+        down_s: dict[tuple[str, frozenset[str], str], float] = {}
         for live in islice(self._retried.values(), STRANDED_LOOKED):
             entry = live.entry
             if len(stranded) >= STRANDED_AT_ONCE or entry is None:
                 continue
-            if self._fleet.down_for_s(live.request.model, entry.tried, only=entry.only) > ACCEPT_GRACE_S:
+            able = live.request.model, entry.tried, entry.only
+            if able not in down_s:
+                # It looks at all instances, and most requests ask for the same ones.
+                down_s[able] = self._fleet.down_for_s(live.request.model, entry.tried, only=entry.only)
+            if down_s[able] > ACCEPT_GRACE_S:
                 stranded.append(live)
         for head in self._scheduler.heads():
             room = STRANDED_AT_ONCE - len(stranded)

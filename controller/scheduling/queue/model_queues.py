@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 
 from hmas.controller.core.errors import SchedulingError
+from hmas.controller.core.placement import servers_of
 from hmas.controller.scheduling.admission.quotas import Tenancy
 from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.instance_group import InstanceGroup
@@ -142,8 +143,8 @@ class ModelQueues:
         """
         if instances is not None:
             self._instances = tuple(instances)
-        models = sorted({model for instance in self._instances for model in instance.models or ()})
-        sets = self._servers()
+        sets = {model: tuple(servers) for model, servers in servers_of((one, one.models) for one in self._instances).items()}
+        models = sorted(sets)
         default = tuple(i for i in self._instances if i.models is None)
         aims: dict[ModelQueue, set[tuple[Instance, ...]]] = {self._default: {default}} if self.central else {}
         for model in {*models, *self._by_model} if self.central else ():
@@ -195,20 +196,6 @@ class ModelQueues:
                 group.instances = InstanceGroup((instance,))
             instance.groups.append(group.instances)
             self._bound[instance.name] = group
-
-    def _servers(self) -> dict[str, tuple[Instance, ...]]:
-        """The instances that serve each model that any instance names, in the order of the configuration."""
-        servers: dict[str, list[Instance]] = {}
-        of_any: list[Instance] = []
-        for instance in self._instances:
-            if instance.models is None:
-                of_any.append(instance)
-                for known in servers.values():
-                    known.append(instance)
-            else:
-                for model in instance.models:
-                    servers.setdefault(model, of_any.copy()).append(instance)
-        return {model: tuple(known) for model, known in servers.items()}
 
     def _new_group(self, instances: Sequence[Instance], passes: Passes | None = None) -> ModelQueue:
         """An empty group under the active policy."""

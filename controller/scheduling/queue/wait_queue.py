@@ -31,6 +31,7 @@ class WaitQueue:
         tokens: Prompt tokens of all waiting requests. `overdue`, `long`: how many are overdue, and on the slow side of the split.
         weights: Tenants' weights; `reweigh` applies them to waiting entries.
         behind: Whether the last sweep moved as many requests as it may, so that overdue or expired ones may be left in their place.
+        unsettled: Whether instances have changed the models they serve since the groups were formed.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class WaitQueue:
         self.overdue = 0
         self.long = 0
         self.behind = False
+        self.unsettled = False
         self._tenancy = tenancy
         self.queues = ModelQueues(instances, policy=policy, parameters=parameters, tenancy=tenancy, binds=binds)
         self._split = ServiceSplit(*self.queues.long_split)
@@ -179,8 +181,9 @@ class WaitQueue:
     def sweep(self, now_s: float) -> None:
         """Moves requests that have become overdue or reached their deadline, at most `SWEEP` of either kind.
 
-        A deadline has passed once it is reached, a TTFT target only after it.
+        A deadline has passed once it is reached, a TTFT target only after it. Before that it forms the groups anew if they are `unsettled`.
         """
+        self.settle(now_s)
         overdue, deadlines = self._overdue_at, self._deadlines
         self.behind = False
         for _ in range(SWEEP):
@@ -263,8 +266,14 @@ class WaitQueue:
 
     def regroup(self, now_s: float, instances: Sequence[Instance] | None = None) -> None:
         """See `ModelQueues.regroup`; the work of requests that change their group goes with them."""
+        self.unsettled = False
         for waiting in self.queues.regroup(now_s, instances):
             self.backlog.move(waiting.entry.request.id, waiting.group.work)
+
+    def settle(self, now_s: float) -> None:
+        """Forms the groups anew, once for all instances that have changed the models they serve since the last time."""
+        if self.unsettled:
+            self.regroup(now_s)
 
     def held(self) -> int:
         """How many requests the structures hold in total; equal to `len` unless a request was lost or counted twice."""

@@ -25,7 +25,7 @@ def run_simulated(scenario: Scenario) -> list[Decision]:
     config = config_of(scenario, dict.fromkeys(ENGINES, _NOWHERE), "")
     scheduler = make_scheduler(config, partial(LoggedScheduler, log=log))
     for name, profile in ENGINES.items():
-        scheduler.set_models(name, frozenset({MODEL}), scenario.first_s)
+        scheduler.set_models(name, frozenset({MODEL}))
         scheduler.set_controls(name, Controls(n_run=profile.max_num_seqs))
     history = History(SloConfig().targets())
     simulate(

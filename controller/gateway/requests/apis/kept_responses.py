@@ -8,7 +8,8 @@ from hmas.controller.core.bodies.responses import RESPONSES
 from hmas.controller.core.request_body import Call
 from hmas.controller.gateway.errors import ApiError, bad_field
 from hmas.controller.gateway.http.transport import HttpRequest, Responder
-from hmas.controller.gateway.instances.monitor import ACCEPT_GRACE_S, Fleet, Instance
+from hmas.controller.gateway.instances.monitor import Fleet, Instance
+from hmas.controller.gateway.instances.served_models import ACCEPT_GRACE_S
 from hmas.controller.gateway.requests.apis.api import complaint_of
 from hmas.controller.gateway.requests.apis.registry import api_of
 from hmas.controller.gateway.requests.auth import Authenticator
