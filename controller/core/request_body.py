@@ -135,7 +135,9 @@ def read_call(path: str, document: dict[str, Any], only_model: str = "", block_s
             raise BodyError("tools", tools, "a list of tool definitions, nested at most 254 levels deep") from None
     _check_tier(document)
     choices = _read_choices(document, prompts)
-    cap = _read_cap(document, prompts * choices)
+    # With `echo` a cap of 0 asks for scores of the prompt alone (lm-eval). It counts as 1: an engine takes a step for it, too.
+    echoes = not is_chat and document.get("echo") is True
+    cap = _read_cap(document, prompts * choices, least=0 if echoes else 1)
     cut = texts.cut()
     return Call(
         path=path,
@@ -303,11 +305,11 @@ def _read_choices(document: dict[str, Any], prompts: int) -> int:
     return choices
 
 
-def _read_cap(document: dict[str, Any], sequences: int) -> int | None:
-    cap = _read_int(document, "max_completion_tokens", 1, INT_LIMIT)
+def _read_cap(document: dict[str, Any], sequences: int, *, least: int) -> int | None:
+    cap = _read_int(document, "max_completion_tokens", least, INT_LIMIT)
     if cap is None:
-        cap = _read_int(document, "max_tokens", 1, INT_LIMIT)
-    return None if cap is None else cap * sequences
+        cap = _read_int(document, "max_tokens", least, INT_LIMIT)
+    return None if cap is None else max(1, cap) * sequences
 
 
 def _read_least(document: dict[str, Any], cap: int | None, sequences: int) -> int:

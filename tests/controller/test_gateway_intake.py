@@ -79,6 +79,16 @@ def test_the_newer_cap_wins_and_choices_multiply_it():
     assert chat_call("x", max_tokens=None).max_output_tokens is None
 
 
+def test_a_cap_of_zero_is_for_prompts_that_come_back():
+    scored = {"model": "m", "prompt": ["a", "b"], "max_tokens": 0, "logprobs": 1}
+    assert read_call(COMPLETIONS, {**scored, "echo": True}).max_output_tokens == 2, "each counts as one token"
+    for document in (scored, {**scored, "echo": 1}, {**scored, "echo": True, "max_tokens": -1}):
+        with pytest.raises(BodyError, match="max_tokens is"):
+            read_call(COMPLETIONS, document)
+    with pytest.raises(BodyError, match="max_tokens is 0"):
+        chat_call("x", max_tokens=0, echo=True)
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(body: bytes):
     error = refusal(CHAT, body)
