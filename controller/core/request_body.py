@@ -11,7 +11,16 @@ import orjson
 
 from hmas.controller.core.bodies.messages import MESSAGES, chat_of_messages
 from hmas.controller.core.bodies.responses import RESPONSES, chat_of_response
-from hmas.controller.core.body_bounds import CHOICES_MOST, MESSAGES_MOST, PARTS_MOST, PROMPTS_MOST, SEQUENCES_MOST, TOOLS_MOST, bounded_list
+from hmas.controller.core.body_bounds import (
+    CHOICES_MOST,
+    MESSAGES_MOST,
+    PARTS_MOST,
+    PROMPTS_MOST,
+    SEQUENCES_MOST,
+    TOOLS_MOST,
+    bounded_int,
+    bounded_list,
+)
 from hmas.controller.core.errors import BodyError, TooManyError
 from hmas.controller.core.prompt_texts import PromptTexts, token_blocks
 from hmas.engines.tokens import estimate_tokens
@@ -178,7 +187,7 @@ def _read_blocks(document: dict[str, Any], texts: PromptTexts, salt: str) -> tup
     """An engine's template puts the tools before the messages; `cache_salt` is vLLM's own word for a cache that is not shared."""
     salt = f"{salt}\0{document.get('cache_salt', '')!s:.256}"
     prompt = document.get("prompt")
-    if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
+    if isinstance(prompt, list) and prompt and isinstance(prompt[0], int | float):
         return token_blocks(salt, prompt)
     return texts.blocks(salt)
 
@@ -280,7 +289,7 @@ def _read_prompt(document: dict[str, Any], texts: PromptTexts) -> int:
     if not isinstance(prompt, list) or not prompt:
         raise BodyError("prompt", prompt, allowed)
     kinds = set(map(type, prompt))
-    if kinds == {int}:
+    if kinds == {int} or (kinds <= {int, float} and all(float(number).is_integer() for number in prompt)):
         texts.tokens += len(prompt)
         return 1
     bounded_list("prompt", prompt, PROMPTS_MOST, allowed)
@@ -321,12 +330,7 @@ def _read_least(document: dict[str, Any], cap: int | None, sequences: int) -> in
 
 
 def _read_int(document: dict[str, Any], name: str, low: int, high: int) -> int | None:
-    value = document.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise BodyError(name, value, f"a whole number from {low} to {high}")
-    return value
+    return bounded_int(name, document.get(name), low, high)
 
 
 def _read_bool(document: dict[str, Any], name: str) -> bool:

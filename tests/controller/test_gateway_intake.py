@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hmas.controller.config.section import TenantConfig
+from hmas.controller.core.bodies.responses import RESPONSES
 from hmas.controller.core.errors import BodyError
 from hmas.controller.core.prompt_texts import EXCERPT_HEAD, EXCERPT_TAIL, HISTORY_CHARS
 from hmas.controller.core.request_body import CHAT, COMPLETIONS, TOKENS_PER_IMAGE, read_call
@@ -63,7 +64,10 @@ def test_the_turns_of_a_chat_are_counted():
     assert read_call(COMPLETIONS, {"model": "m", "prompt": "say hi"}).turns == 0
 
 
-@pytest.mark.parametrize(("prompt", "tokens"), [([1, 2, 3], 3), ([[1, 2], [3]], 3), (["", ""], 1), ([], None), ([True], None)])
+@pytest.mark.parametrize(
+    ("prompt", "tokens"),
+    [([1, 2, 3], 3), ([1.0, 2], 2), ([[1, 2], [3]], 3), (["", ""], 1), ([], None), ([True], None), ([1.5], None), ([1.0, True], None)],
+)
 def test_prompts_as_token_ids(prompt: object, tokens: int | None):
     document = {"model": "m", "prompt": prompt}
     if tokens is None:
@@ -77,6 +81,18 @@ def test_the_newer_cap_wins_and_choices_multiply_it():
     assert chat_call("x", max_tokens=5, max_completion_tokens=7).max_output_tokens == 7
     assert chat_call("x", max_tokens=5, n=3).max_output_tokens == 15
     assert chat_call("x", max_tokens=None).max_output_tokens is None
+
+
+def test_whole_numbers_may_be_written_with_a_point():
+    call = chat_call("x", max_tokens=8.0, n=2.0, priority=-3.0)
+    assert (call.max_output_tokens, call.choices, call.priority) == (16, 2, -3)
+    assert type(call.max_output_tokens) is type(call.priority) is int
+    assert read_call(RESPONSES, {"model": "m", "input": "x", "max_output_tokens": 8.0}).max_output_tokens == 8
+    ids, floats = (read_call(COMPLETIONS, {"model": "m", "prompt": [one] * 99}, block_salt="t").blocks for one in (7, 7.0))
+    assert ids == floats != ()
+    for value in ("9", True, 0.5, 0.0, -1.0, 1e300):
+        with pytest.raises(BodyError, match="a whole number from 1"):
+            chat_call("x", max_tokens=value)
 
 
 def test_a_cap_of_zero_is_for_prompts_that_come_back():
