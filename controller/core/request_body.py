@@ -36,6 +36,8 @@ TOKENS_PER_IMAGE = 512
 IMAGE_TYPES = ("image_url", "input_image", "image")
 TOKENS_PER_MESSAGE = 4
 """Tokens of the role and separators that a chat template puts around each message."""
+BYTES_PER_EMBEDDING = 8192
+"""Assumed for a token of `prompt_embeds`: 4,096 dimensions of two bytes, as models of 8 billion parameters have."""
 INT_LIMIT = 1 << 31
 CACHE_KEY_LIMIT = 128
 JSON_FORMATS = ("json_object", "json_schema")
@@ -152,7 +154,7 @@ def read_call(path: str, document: dict[str, Any], only_model: str = "", block_s
         path=path,
         model=model,
         stream=_read_bool(document, "stream"),
-        counted=not is_chat and not cut.tokens,
+        counted=not is_chat and not cut.tokens and bool(document.get("prompt")),
         prompt_tokens=_truncated(document, max(1, texts.tokens + cut.tokens), prompts),
         prompt_chars=texts.chars,
         excerpt=cut.excerpt,
@@ -283,6 +285,8 @@ def _read_prompt(document: dict[str, Any], texts: PromptTexts) -> int:
     prompt = document.get("prompt")
     allowed = "a text, a list of texts, a list of token ids, or a list of such lists"
     texts.begin("user")
+    if prompt in (None, "", []) and (embeds := document.get("prompt_embeds")) is not None:
+        return _read_embeds(embeds, texts)
     if isinstance(prompt, str):
         texts.add(prompt)
         return 1
@@ -301,6 +305,16 @@ def _read_prompt(document: dict[str, Any], texts: PromptTexts) -> int:
     else:
         raise BodyError("prompt", prompt, allowed)
     return len(prompt)
+
+
+def _read_embeds(embeds: Any, texts: PromptTexts) -> int:
+    """Counts the tokens of a prompt given as embeddings in base64, an extension of vLLM, by its bytes; returns the number of prompts."""
+    allowed = "a text in base64, or a list of such texts"
+    found = [embeds] if isinstance(embeds, str) else bounded_list("prompt_embeds", embeds, PROMPTS_MOST, allowed)
+    if not found or not all(isinstance(one, str) for one in found):
+        raise BodyError("prompt_embeds", embeds, allowed)
+    texts.tokens += sum(max(1, len(one) * 3 // 4 // BYTES_PER_EMBEDDING) for one in found)
+    return len(found)
 
 
 def _read_choices(document: dict[str, Any], prompts: int) -> int:

@@ -10,7 +10,7 @@ from hmas.controller.config.section import TenantConfig
 from hmas.controller.core.bodies.responses import RESPONSES
 from hmas.controller.core.errors import BodyError
 from hmas.controller.core.prompt_texts import EXCERPT_HEAD, EXCERPT_TAIL, HISTORY_CHARS
-from hmas.controller.core.request_body import CHAT, COMPLETIONS, TOKENS_PER_IMAGE, read_call
+from hmas.controller.core.request_body import BYTES_PER_EMBEDDING, CHAT, COMPLETIONS, TOKENS_PER_IMAGE, read_call
 from hmas.controller.gateway.requests.request_headers import read_claims
 
 
@@ -75,6 +75,19 @@ def test_prompts_as_token_ids(prompt: object, tokens: int | None):
             read_call(COMPLETIONS, document)
     else:
         assert read_call(COMPLETIONS, document).prompt_tokens == tokens
+
+
+@pytest.mark.parametrize("prompt", [{}, {"prompt": None}, {"prompt": ""}, {"prompt": []}])
+def test_a_prompt_may_come_as_embeddings(prompt: dict[str, object]):
+    text = "A" * (BYTES_PER_EMBEDDING * 14)
+    one = read_call(COMPLETIONS, {"model": "m", **prompt, "prompt_embeds": text}, block_salt="t")
+    two = read_call(COMPLETIONS, {"model": "m", **prompt, "prompt_embeds": [text, "AAAA"], "max_tokens": 4})
+    assert (one.prompt_tokens, one.prompts, two.prompt_tokens, two.prompts, two.max_output_tokens) == (10, 1, 11, 2, 8)
+    assert not one.counted, "it is estimated"
+    wrongs: tuple[object, ...] = (5, [], [5], {})
+    for wrong in wrongs:
+        with pytest.raises(BodyError, match="prompt_embeds is"):
+            read_call(COMPLETIONS, {"model": "m", **prompt, "prompt_embeds": wrong})
 
 
 def test_the_newer_cap_wins_and_choices_multiply_it():
