@@ -123,7 +123,7 @@ def read_call(path: str, document: dict[str, Any], only_model: str = "", block_s
     """
     model = read_model(document, only_model)
     texts = PromptTexts()
-    names_model = document.get("model") is not None
+    named = names_model(document)
     previous = _read_previous(document) if path == RESPONSES else ""
     view = CHAT_VIEWS.get(path)
     if view is not None:
@@ -173,7 +173,7 @@ def read_call(path: str, document: dict[str, Any], only_model: str = "", block_s
         turns=len(document["messages"]) if is_chat else 0,
         images=texts.images,
         cache_key=cache_key[:CACHE_KEY_LIMIT] if isinstance(cache_key := document.get("prompt_cache_key"), str) else "",
-        names_model=names_model,
+        names_model=named,
         previous_response=previous,
         blocks=() if block_salt is None or prompts > 1 else _read_blocks(document, texts, f"{block_salt}\0{model}\0{tools_text}"),
     )
@@ -194,10 +194,15 @@ def _read_blocks(document: dict[str, Any], texts: PromptTexts, salt: str) -> tup
     return texts.blocks(salt)
 
 
+def names_model(document: dict[str, Any]) -> bool:
+    """Whether the body names its model; an empty text names none, as for vLLM."""
+    return document.get("model") not in (None, "")
+
+
 def read_model(document: dict[str, Any], only_model: str = "") -> str:
     """The `model` field, a text of 1 to 256 characters; `only_model` if the body names none."""
     model = document.get("model")
-    if model is None and only_model:
+    if only_model and not names_model(document):
         return only_model
     if not isinstance(model, str) or not 0 < len(model) <= 256:
         raise BodyError("model", model, "the name of a model, 1 to 256 characters (GET /v1/models lists them)")

@@ -103,10 +103,11 @@ NAMELESS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.parametrize("named", [{}, {"model": ""}, {"model": None}])
 @pytest.mark.parametrize("path", NAMELESS)
-async def test_a_request_without_a_model_takes_the_only_one(tmp_path: Path, path: str):
+async def test_a_request_without_a_model_takes_the_only_one(tmp_path: Path, path: str, named: dict[str, Any]):
     async with running(tmp_path, engines=2) as rig:
-        answer = await rig.post(NAMELESS[path], path)
+        answer = await rig.post(NAMELESS[path] | named, path)
         (body,) = [body for sim in rig.sims for body in sim.bodies]
     assert answer.status == 200
     assert orjson.loads(body) == NAMELESS[path] | {"model": MODEL}
@@ -117,9 +118,8 @@ async def test_of_several_models_one_has_to_be_named(tmp_path: Path, path: str):
     sims = [await start_sim("sim-1"), await start_sim("sim-2", model="other")]
     async with running(tmp_path, sims=sims) as rig:
         answer = await rig.post(NAMELESS[path], path)
-        nothing = await rig.post({**NAMELESS[path], "model": None}, path)
-        wrong = await rig.post({**NAMELESS[path], "model": 5}, path)
-    for refused in (answer, nothing, wrong):
+        others = [await rig.post({**NAMELESS[path], "model": model}, path) for model in (None, "", 5)]
+    for refused in (answer, *others):
         assert (refused.status, refused.error.get("param")) == (400, "model")
         assert "GET /v1/models" in refused.error["message"]
 

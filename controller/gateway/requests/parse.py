@@ -20,7 +20,7 @@ from hmas.controller.core.body_bounds import (
     repeated_key,
 )
 from hmas.controller.core.errors import BodyError
-from hmas.controller.core.request_body import COMPLETIONS, Call, read_call, read_model, read_priority
+from hmas.controller.core.request_body import COMPLETIONS, Call, names_model, read_call, read_model, read_priority
 from hmas.controller.gateway.errors import ApiError
 
 MAX_DEPTH = 254
@@ -67,7 +67,7 @@ class BodyParser:
         """
         document = await self._document(body)
         try:
-            return read_model(document, _only(document, only_model)), document.get("model") is not None, read_priority(document)
+            return read_model(document, _only(document, only_model)), names_model(document), read_priority(document)
         except BodyError as error:
             raise _refused(error) from None
 
@@ -151,7 +151,7 @@ def _loads(body: bytes) -> dict[str, Any]:
 
 
 def _only(document: dict[str, Any], only_model: Callable[[], str]) -> str:
-    return "" if document.get("model") is not None else only_model()
+    return "" if names_model(document) else only_model()
 
 
 def _refused(error: BodyError) -> ApiError:
