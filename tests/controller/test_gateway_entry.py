@@ -89,6 +89,15 @@ async def test_a_body_without_a_content_type_is_read(tmp_path: Path):
         assert answer.status == 200
 
 
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_byte_order_mark_is_dropped(tmp_path: Path, path: str):
+    body = orjson.dumps(PATHS[path])
+    async with running(tmp_path) as rig:
+        assert (await rig.post(b"\xef\xbb\xbf" + body, path)).status == 200
+        assert rig.sims[0].bodies == [body]
+        assert (await rig.post(b"\xef\xbb\xbf\xef\xbb\xbf" + body, path)).status == 400
+
+
 @pytest.mark.parametrize(("status", "kind"), [(code, "invalid_request_error") for code in (413, 415, 417, 431)])
 def test_types_of_errors_are_those_of_openai(status: int, kind: str):
     assert orjson.loads(ApiError(status, "code", "text").body())["error"]["type"] == kind

@@ -23,7 +23,7 @@ from hmas.controller.gateway.requests.apis.kept_responses import KeptResponses
 from hmas.controller.gateway.requests.apis.registry import api_of
 from hmas.controller.gateway.requests.auth import Authenticator
 from hmas.controller.gateway.requests.manager import RequestManager
-from hmas.controller.gateway.requests.parse import BodyParser, with_cap
+from hmas.controller.gateway.requests.parse import BYTE_ORDER_MARK, BodyParser, with_cap
 from hmas.controller.gateway.requests.relay import STREAM_HEADERS, Answer, EngineFault, relay
 from hmas.controller.gateway.requests.request_headers import Claims, Ids, clamp_priority, forwarded, read_claims, require_json
 from hmas.controller.observability.observer import Observers
@@ -82,7 +82,7 @@ class CompletionHandler:
         identity = self._auth.identify(http.headers)
         claims = read_claims(http.headers, identity.limits)
         require_json(http.headers)
-        body = await http.body()
+        body = (await http.body()).removeprefix(BYTE_ORDER_MARK)
         arrival_s = self._clock.now_s()
         salt = self._manager.block_salt(identity.tenant)
         call = await self._bodies.call(http.path, body, self._fleet.only_model, salt)

@@ -10,7 +10,7 @@ from hmas.controller.gateway.instances.monitor import Fleet, Instance
 from hmas.controller.gateway.instances.stall import patience_s
 from hmas.controller.gateway.requests.apis.registry import api_of
 from hmas.controller.gateway.requests.auth import Authenticator
-from hmas.controller.gateway.requests.parse import BodyParser
+from hmas.controller.gateway.requests.parse import BYTE_ORDER_MARK, BodyParser
 from hmas.controller.gateway.requests.relay import LACKS_API, Answer, EngineFault, relay
 from hmas.controller.gateway.requests.request_headers import answer_id, clamp_priority, forwarded, read_claims, require_json
 from hmas.controller.observability.observer import Observers
@@ -53,7 +53,7 @@ class PassThrough:
         identity = self._auth.identify(http.headers)
         claims = read_claims(http.headers, identity.limits)
         require_json(http.headers)
-        body = await http.body()
+        body = (await http.body()).removeprefix(BYTE_ORDER_MARK)
         model, named, claimed = await self._bodies.model(body, self._fleet.only_model)
         fields: dict[str, object] = {} if named else {"model": model}
         if claimed is not None and (priority := clamp_priority(claimed, identity.limits)) != claimed:

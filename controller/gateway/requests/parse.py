@@ -25,6 +25,8 @@ from hmas.controller.gateway.errors import ApiError
 
 MAX_DEPTH = 254
 """Levels of objects and lists that orjson writes; it reads 1,024."""
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""Some Windows clients send it before a body. It is no JSON, and is dropped."""
 
 
 class BodyParser:
