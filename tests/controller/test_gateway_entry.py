@@ -98,6 +98,16 @@ async def test_a_byte_order_mark_is_dropped(tmp_path: Path, path: str):
         assert (await rig.post(b"\xef\xbb\xbf\xef\xbb\xbf" + body, path)).status == 400
 
 
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_slash_at_the_end_of_a_path_is_ignored(tmp_path: Path, path: str):
+    async with running(tmp_path) as rig:
+        assert (await rig.post(PATHS[path], path + "/")).status == 200
+        listed, one = await rig.get("/v1/models/"), await rig.get(f"/v1/models/{MODEL}/")
+        nothing = await rig.get("/")
+    assert (listed.json["object"], one.json["id"]) == ("list", MODEL)
+    assert (nothing.status, nothing.error["code"]) == (404, "unknown_path")
+
+
 @pytest.mark.parametrize(("status", "kind"), [(code, "invalid_request_error") for code in (413, 415, 417, 431)])
 def test_types_of_errors_are_those_of_openai(status: int, kind: str):
     assert orjson.loads(ApiError(status, "code", "text").body())["error"]["type"] == kind
