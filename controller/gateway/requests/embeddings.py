@@ -15,7 +15,7 @@ from hmas.controller.gateway.requests.relay import LACKS_API, Answer, EngineFaul
 from hmas.controller.gateway.requests.request_headers import answer_id, clamp_priority, forwarded, read_claims, require_json
 from hmas.controller.observability.observer import Observers
 from hmas.engines.base import EngineResponse
-from hmas.engines.errors import AnswerTooLarge, EngineError, EngineSilent, EngineUnavailable, StaleConnection
+from hmas.engines.errors import AnswerTooLarge, EngineError, EngineSilent, StaleConnection
 
 MAX_PASSING = 1024
 BYTES_PER_TOKEN = 4
@@ -113,8 +113,7 @@ class PassThrough:
             except EngineError as error:
                 failure, failed = error, None
                 self._fleet.request_failed(instance.name, sent_s, str(error), body)
-                if isinstance(error, EngineUnavailable) and not isinstance(error, EngineSilent | StaleConnection):
-                    self._fleet.mark_down(instance.name, str(error))
+                self._fleet.connection_failed(instance.name, error)
                 continue
             if not answer.engine_well and (answer.status < 500 or answer.status == LACKS_API):
                 refusals.append((instance, answer, sent_s))
