@@ -17,6 +17,10 @@ class ConnectionBroken(EngineUnavailable):
     """The connection to an engine ended before the answer did, or the received bytes are not HTTP."""
 
 
+class AnswerBroken(ConnectionBroken):
+    """The connection ended after the head of the answer. The engine may be well: some engines end what they cannot serve so."""
+
+
 class StaleConnection(EngineUnavailable):
     """A kept connection ended before any byte of the answer. The engine had probably closed it before the request arrived."""
 

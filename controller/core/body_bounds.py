@@ -51,6 +51,20 @@ def bounded_list(field: str, value: object, limit: int, allowed: str) -> list[An
     return value
 
 
+def bounded_int(field: str, value: object, low: int, high: int) -> int | None:
+    """Returns `value`, a whole number from `low` to `high`; None for null. Some clients write 8 as 8.0, which engines take.
+
+    Raises:
+        BodyError: It is no such number.
+    """
+    if value is None:
+        return None
+    number = int(value) if isinstance(value, float) and value.is_integer() else value
+    if not isinstance(number, int) or isinstance(number, bool) or not low <= number <= high:
+        raise BodyError(field, value, f"a whole number from {low} to {high}")
+    return number
+
+
 class BodyStructure:
     """Counts of a body's structural characters, piece by piece.
 

@@ -44,10 +44,13 @@ class BodyError(HmasError):
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
         """Takes the field, its value and the allowed values; the message names all three."""
-        shown = _SHORT.repr(value)
+        shown, note = _SHORT.repr(value), ""
+        if isinstance(value, float) and value.is_integer() and abs(value) >= 1 << 63:
+            # So orjson reads whole numbers beyond 64 bits.
+            shown, note = str(int(value)), " (beyond 64 bits)"
         if len(shown) > SHOWN_CHARS:
             shown = shown[: SHOWN_CHARS - 3] + "..."
-        super().__init__(f"{field} is {shown}; allowed: {allowed}")
+        super().__init__(f"{field} is {shown}{note}; allowed: {allowed}")
         self.field = field
 
 

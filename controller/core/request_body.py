@@ -11,7 +11,16 @@ import orjson
 
 from hmas.controller.core.bodies.messages import MESSAGES, chat_of_messages
 from hmas.controller.core.bodies.responses import RESPONSES, chat_of_response
-from hmas.controller.core.body_bounds import CHOICES_MOST, MESSAGES_MOST, PARTS_MOST, PROMPTS_MOST, SEQUENCES_MOST, TOOLS_MOST, bounded_list
+from hmas.controller.core.body_bounds import (
+    CHOICES_MOST,
+    MESSAGES_MOST,
+    PARTS_MOST,
+    PROMPTS_MOST,
+    SEQUENCES_MOST,
+    TOOLS_MOST,
+    bounded_int,
+    bounded_list,
+)
 from hmas.controller.core.errors import BodyError, TooManyError
 from hmas.controller.core.prompt_texts import PromptTexts, token_blocks
 from hmas.engines.tokens import estimate_tokens
@@ -27,6 +36,8 @@ TOKENS_PER_IMAGE = 512
 IMAGE_TYPES = ("image_url", "input_image", "image")
 TOKENS_PER_MESSAGE = 4
 """Tokens of the role and separators that a chat template puts around each message."""
+BYTES_PER_EMBEDDING = 8192
+"""Assumed for a token of `prompt_embeds`: 4,096 dimensions of two bytes, as models of 8 billion parameters have."""
 INT_LIMIT = 1 << 31
 CACHE_KEY_LIMIT = 128
 JSON_FORMATS = ("json_object", "json_schema")
@@ -112,7 +123,7 @@ def read_call(path: str, document: dict[str, Any], only_model: str = "", block_s
     """
     model = read_model(document, only_model)
     texts = PromptTexts()
-    names_model = document.get("model") is not None
+    named = names_model(document)
     previous = _read_previous(document) if path == RESPONSES else ""
     view = CHAT_VIEWS.get(path)
     if view is not None:
@@ -135,13 +146,15 @@ def read_call(path: str, document: dict[str, Any], only_model: str = "", block_s
             raise BodyError("tools", tools, "a list of tool definitions, nested at most 254 levels deep") from None
     _check_tier(document)
     choices = _read_choices(document, prompts)
-    cap = _read_cap(document, prompts * choices)
+    # With `echo` a cap of 0 asks for scores of the prompt alone (lm-eval). It counts as 1: an engine takes a step for it, too.
+    echoes = not is_chat and document.get("echo") is True
+    cap = _read_cap(document, prompts * choices, least=0 if echoes else 1)
     cut = texts.cut()
     return Call(
         path=path,
         model=model,
         stream=_read_bool(document, "stream"),
-        counted=not is_chat and not cut.tokens,
+        counted=not is_chat and not cut.tokens and bool(document.get("prompt")),
         prompt_tokens=_truncated(document, max(1, texts.tokens + cut.tokens), prompts),
         prompt_chars=texts.chars,
         excerpt=cut.excerpt,
@@ -160,7 +173,7 @@ def read_call(path: str, document: dict[str, Any], only_model: str = "", block_s
         turns=len(document["messages"]) if is_chat else 0,
         images=texts.images,
         cache_key=cache_key[:CACHE_KEY_LIMIT] if isinstance(cache_key := document.get("prompt_cache_key"), str) else "",
-        names_model=names_model,
+        names_model=named,
         previous_response=previous,
         blocks=() if block_salt is None or prompts > 1 else _read_blocks(document, texts, f"{block_salt}\0{model}\0{tools_text}"),
     )
@@ -176,15 +189,20 @@ def _read_blocks(document: dict[str, Any], texts: PromptTexts, salt: str) -> tup
     """An engine's template puts the tools before the messages; `cache_salt` is vLLM's own word for a cache that is not shared."""
     salt = f"{salt}\0{document.get('cache_salt', '')!s:.256}"
     prompt = document.get("prompt")
-    if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
+    if isinstance(prompt, list) and prompt and isinstance(prompt[0], int | float):
         return token_blocks(salt, prompt)
     return texts.blocks(salt)
+
+
+def names_model(document: dict[str, Any]) -> bool:
+    """Whether the body names its model; an empty text names none, as for vLLM."""
+    return document.get("model") not in (None, "")
 
 
 def read_model(document: dict[str, Any], only_model: str = "") -> str:
     """The `model` field, a text of 1 to 256 characters; `only_model` if the body names none."""
     model = document.get("model")
-    if model is None and only_model:
+    if only_model and not names_model(document):
         return only_model
     if not isinstance(model, str) or not 0 < len(model) <= 256:
         raise BodyError("model", model, "the name of a model, 1 to 256 characters (GET /v1/models lists them)")
@@ -272,13 +290,15 @@ def _read_prompt(document: dict[str, Any], texts: PromptTexts) -> int:
     prompt = document.get("prompt")
     allowed = "a text, a list of texts, a list of token ids, or a list of such lists"
     texts.begin("user")
+    if prompt in (None, "", []) and (embeds := document.get("prompt_embeds")) is not None:
+        return _read_embeds(embeds, texts)
     if isinstance(prompt, str):
         texts.add(prompt)
         return 1
     if not isinstance(prompt, list) or not prompt:
         raise BodyError("prompt", prompt, allowed)
     kinds = set(map(type, prompt))
-    if kinds == {int}:
+    if kinds == {int} or (kinds <= {int, float} and all(float(number).is_integer() for number in prompt)):
         texts.tokens += len(prompt)
         return 1
     bounded_list("prompt", prompt, PROMPTS_MOST, allowed)
@@ -292,6 +312,16 @@ def _read_prompt(document: dict[str, Any], texts: PromptTexts) -> int:
     return len(prompt)
 
 
+def _read_embeds(embeds: Any, texts: PromptTexts) -> int:
+    """Counts the tokens of a prompt given as embeddings in base64, an extension of vLLM, by its bytes; returns the number of prompts."""
+    allowed = "a text in base64, or a list of such texts"
+    found = [embeds] if isinstance(embeds, str) else bounded_list("prompt_embeds", embeds, PROMPTS_MOST, allowed)
+    if not found or not all(isinstance(one, str) for one in found):
+        raise BodyError("prompt_embeds", embeds, allowed)
+    texts.tokens += sum(max(1, len(one) * 3 // 4 // BYTES_PER_EMBEDDING) for one in found)
+    return len(found)
+
+
 def _read_choices(document: dict[str, Any], prompts: int) -> int:
     """The number of answers to each prompt that the engine computes; of `best_of` answers the client gets the best `n`."""
     field, choices = "n", _read_int(document, "n", 1, CHOICES_MOST) or 1
@@ -303,11 +333,11 @@ def _read_choices(document: dict[str, Any], prompts: int) -> int:
     return choices
 
 
-def _read_cap(document: dict[str, Any], sequences: int) -> int | None:
-    cap = _read_int(document, "max_completion_tokens", 1, INT_LIMIT)
+def _read_cap(document: dict[str, Any], sequences: int, *, least: int) -> int | None:
+    cap = _read_int(document, "max_completion_tokens", least, INT_LIMIT)
     if cap is None:
-        cap = _read_int(document, "max_tokens", 1, INT_LIMIT)
-    return None if cap is None else cap * sequences
+        cap = _read_int(document, "max_tokens", least, INT_LIMIT)
+    return None if cap is None else max(1, cap) * sequences
 
 
 def _read_least(document: dict[str, Any], cap: int | None, sequences: int) -> int:
@@ -319,12 +349,7 @@ def _read_least(document: dict[str, Any], cap: int | None, sequences: int) -> in
 
 
 def _read_int(document: dict[str, Any], name: str, low: int, high: int) -> int | None:
-    value = document.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise BodyError(name, value, f"a whole number from {low} to {high}")
-    return value
+    return bounded_int(name, document.get(name), low, high)
 
 
 def _read_bool(document: dict[str, Any], name: str) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from time import monotonic
 from typing import Protocol
 
-from hmas.engines.errors import ConnectionBroken
+from hmas.engines.errors import AnswerBroken, ConnectionBroken
 
 MAX_HELD_BYTES = 1 << 18
 """Bytes of a body that are buffered while no reader takes them; above this, reading from the engine stops."""
@@ -72,7 +72,7 @@ class Exchange:
         """See `hmas.engines.base.EngineResponse.relay`.
 
         Raises:
-            ConnectionBroken: The connection ended before the body did.
+            AnswerBroken: The connection ended before the body did.
             Exception: Any error that `take` raises; the connection is dropped.
         """
         held, self._held = self._held, []
@@ -100,7 +100,7 @@ class Exchange:
         """Returns the next bytes of the body; empty at its end.
 
         Raises:
-            ConnectionBroken: The connection ended before the body did.
+            AnswerBroken: The connection ended before the body did.
         """
         source = self._source
         if source is not None and not self._held:
@@ -171,7 +171,7 @@ class Exchange:
     def broke(self, error: Exception) -> None:
         """The connection ended before the answer did."""
         if isinstance(error, ConnectionBroken) and self.status:
-            error = ConnectionBroken(f"the engine broke off in the middle of its answer: {error}")
+            error = AnswerBroken(f"the engine broke off in the middle of its answer: {error}")
         self.error = error
         self._source = None
         self._wake()

@@ -89,6 +89,25 @@ async def test_a_body_without_a_content_type_is_read(tmp_path: Path):
         assert answer.status == 200
 
 
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_byte_order_mark_is_dropped(tmp_path: Path, path: str):
+    body = orjson.dumps(PATHS[path])
+    async with running(tmp_path) as rig:
+        assert (await rig.post(b"\xef\xbb\xbf" + body, path)).status == 200
+        assert rig.sims[0].bodies == [body]
+        assert (await rig.post(b"\xef\xbb\xbf\xef\xbb\xbf" + body, path)).status == 400
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_slash_at_the_end_of_a_path_is_ignored(tmp_path: Path, path: str):
+    async with running(tmp_path) as rig:
+        assert (await rig.post(PATHS[path], path + "/")).status == 200
+        listed, one = await rig.get("/v1/models/"), await rig.get(f"/v1/models/{MODEL}/")
+        nothing = await rig.get("/")
+    assert (listed.json["object"], one.json["id"]) == ("list", MODEL)
+    assert (nothing.status, nothing.error["code"]) == (404, "unknown_path")
+
+
 @pytest.mark.parametrize(("status", "kind"), [(code, "invalid_request_error") for code in (413, 415, 417, 431)])
 def test_types_of_errors_are_those_of_openai(status: int, kind: str):
     assert orjson.loads(ApiError(status, "code", "text").body())["error"]["type"] == kind
@@ -103,10 +122,11 @@ NAMELESS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.parametrize("named", [{}, {"model": ""}, {"model": None}])
 @pytest.mark.parametrize("path", NAMELESS)
-async def test_a_request_without_a_model_takes_the_only_one(tmp_path: Path, path: str):
+async def test_a_request_without_a_model_takes_the_only_one(tmp_path: Path, path: str, named: dict[str, Any]):
     async with running(tmp_path, engines=2) as rig:
-        answer = await rig.post(NAMELESS[path], path)
+        answer = await rig.post(NAMELESS[path] | named, path)
         (body,) = [body for sim in rig.sims for body in sim.bodies]
     assert answer.status == 200
     assert orjson.loads(body) == NAMELESS[path] | {"model": MODEL}
@@ -117,9 +137,8 @@ async def test_of_several_models_one_has_to_be_named(tmp_path: Path, path: str):
     sims = [await start_sim("sim-1"), await start_sim("sim-2", model="other")]
     async with running(tmp_path, sims=sims) as rig:
         answer = await rig.post(NAMELESS[path], path)
-        nothing = await rig.post({**NAMELESS[path], "model": None}, path)
-        wrong = await rig.post({**NAMELESS[path], "model": 5}, path)
-    for refused in (answer, nothing, wrong):
+        others = [await rig.post({**NAMELESS[path], "model": model}, path) for model in (None, "", 5)]
+    for refused in (answer, *others):
         assert (refused.status, refused.error.get("param")) == (400, "model")
         assert "GET /v1/models" in refused.error["message"]
 

@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hmas.controller.config.section import TenantConfig
+from hmas.controller.core.bodies.responses import RESPONSES
 from hmas.controller.core.errors import BodyError
 from hmas.controller.core.prompt_texts import EXCERPT_HEAD, EXCERPT_TAIL, HISTORY_CHARS
-from hmas.controller.core.request_body import CHAT, COMPLETIONS, TOKENS_PER_IMAGE, read_call
+from hmas.controller.core.request_body import BYTES_PER_EMBEDDING, CHAT, COMPLETIONS, TOKENS_PER_IMAGE, read_call
 from hmas.controller.gateway.requests.request_headers import read_claims
 
 
@@ -63,7 +64,10 @@ def test_the_turns_of_a_chat_are_counted():
     assert read_call(COMPLETIONS, {"model": "m", "prompt": "say hi"}).turns == 0
 
 
-@pytest.mark.parametrize(("prompt", "tokens"), [([1, 2, 3], 3), ([[1, 2], [3]], 3), (["", ""], 1), ([], None), ([True], None)])
+@pytest.mark.parametrize(
+    ("prompt", "tokens"),
+    [([1, 2, 3], 3), ([1.0, 2], 2), ([[1, 2], [3]], 3), (["", ""], 1), ([], None), ([True], None), ([1.5], None), ([1.0, True], None)],
+)
 def test_prompts_as_token_ids(prompt: object, tokens: int | None):
     document = {"model": "m", "prompt": prompt}
     if tokens is None:
@@ -73,10 +77,45 @@ def test_prompts_as_token_ids(prompt: object, tokens: int | None):
         assert read_call(COMPLETIONS, document).prompt_tokens == tokens
 
 
+@pytest.mark.parametrize("prompt", [{}, {"prompt": None}, {"prompt": ""}, {"prompt": []}])
+def test_a_prompt_may_come_as_embeddings(prompt: dict[str, object]):
+    text = "A" * (BYTES_PER_EMBEDDING * 14)
+    one = read_call(COMPLETIONS, {"model": "m", **prompt, "prompt_embeds": text}, block_salt="t")
+    two = read_call(COMPLETIONS, {"model": "m", **prompt, "prompt_embeds": [text, "AAAA"], "max_tokens": 4})
+    assert (one.prompt_tokens, one.prompts, two.prompt_tokens, two.prompts, two.max_output_tokens) == (10, 1, 11, 2, 8)
+    assert not one.counted, "it is estimated"
+    wrongs: tuple[object, ...] = (5, [], [5], {})
+    for wrong in wrongs:
+        with pytest.raises(BodyError, match="prompt_embeds is"):
+            read_call(COMPLETIONS, {"model": "m", **prompt, "prompt_embeds": wrong})
+
+
 def test_the_newer_cap_wins_and_choices_multiply_it():
     assert chat_call("x", max_tokens=5, max_completion_tokens=7).max_output_tokens == 7
     assert chat_call("x", max_tokens=5, n=3).max_output_tokens == 15
     assert chat_call("x", max_tokens=None).max_output_tokens is None
+
+
+def test_whole_numbers_may_be_written_with_a_point():
+    call = chat_call("x", max_tokens=8.0, n=2.0, priority=-3.0)
+    assert (call.max_output_tokens, call.choices, call.priority) == (16, 2, -3)
+    assert type(call.max_output_tokens) is type(call.priority) is int
+    assert read_call(RESPONSES, {"model": "m", "input": "x", "max_output_tokens": 8.0}).max_output_tokens == 8
+    ids, floats = (read_call(COMPLETIONS, {"model": "m", "prompt": [one] * 99}, block_salt="t").blocks for one in (7, 7.0))
+    assert ids == floats != ()
+    for value in ("9", True, 0.5, 0.0, -1.0, 1e300):
+        with pytest.raises(BodyError, match="a whole number from 1"):
+            chat_call("x", max_tokens=value)
+
+
+def test_a_cap_of_zero_is_for_prompts_that_come_back():
+    scored = {"model": "m", "prompt": ["a", "b"], "max_tokens": 0, "logprobs": 1}
+    assert read_call(COMPLETIONS, {**scored, "echo": True}).max_output_tokens == 2, "each counts as one token"
+    for document in (scored, {**scored, "echo": 1}, {**scored, "echo": True, "max_tokens": -1}):
+        with pytest.raises(BodyError, match="max_tokens is"):
+            read_call(COMPLETIONS, document)
+    with pytest.raises(BodyError, match="max_tokens is 0"):
+        chat_call("x", max_tokens=0, echo=True)
 
 
 @given(st.binary(max_size=200))

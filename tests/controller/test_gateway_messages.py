@@ -98,13 +98,26 @@ async def test_an_engines_error_in_the_form_of_the_api_is_its_own(tmp_path: Path
     assert (answer.status, answer.body) == (400, own)
 
 
-@pytest.mark.parametrize(("kind", "status", "tries"), [("invalid_request_error", 400, 1), ("overloaded_error", 502, 2)])
-async def test_an_error_event_before_the_first_token(tmp_path: Path, kind: str, status: int, tries: int):
-    error = {"type": "error", "error": {"type": kind, "message": "no"}}
+WRAPPED = """2 validation errors for ChatCompletionStreamResponse
+model
+  Field required [type=missing, input_value={'error': {'message': 'Gr...am': None, 'code': %d}}, input_type=dict]"""
+EARLY_ERRORS = [
+    ("invalid_request_error", "no", 400, 1),
+    ("overloaded_error", "no", 502, 2),
+    ("internal_error", WRAPPED % 400, 400, 1),
+    ("internal_error", WRAPPED % 500, 502, 2),
+    ("internal_error", "no 'code': 400}}", 502, 2),
+    ("api_error", WRAPPED % 400, 502, 2),
+]
+
+
+@pytest.mark.parametrize(("kind", "message", "status", "tries"), EARLY_ERRORS)
+async def test_an_error_event_before_the_first_token(tmp_path: Path, kind: str, message: str, status: int, tries: int):
+    error = {"type": "error", "error": {"type": kind, "message": message}}
     async with before(tmp_path, lambda _: (200, "text/event-stream", named(START, error)), engines=2) as (rig, asked):
         answer = await rig.post(ask(stream=True), PATH)
     assert (answer.status, answer.json["type"], len(asked)) == (status, "error", tries)
-    assert "no" in answer.error["message"]
+    assert message in answer.error["message"]
 
 
 async def test_an_engine_that_breaks_off_gives_an_error_event(tmp_path: Path):

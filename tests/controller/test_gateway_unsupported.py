@@ -31,7 +31,9 @@ NAMED = [
 
 
 @pytest.mark.parametrize("found", ABSENT)
-@pytest.mark.parametrize(("path", "document"), [("/v1/responses", RESPONSE), ("/v1/messages", MESSAGE), ("/v1/rerank", TWO)])
+@pytest.mark.parametrize(
+    ("path", "document"), [("/v1/responses", RESPONSE), ("/v1/messages", MESSAGE), ("/v1/rerank", TWO), ("/tokenize", TWO)]
+)
 async def test_a_path_that_the_engine_lacks(tmp_path: Path, found: tuple[int, str, bytes], path: str, document: dict[str, Any]):
     async with before(tmp_path, lambda _: found, engines=2) as (rig, asked):
         answer = await rig.post(document, path)

@@ -91,6 +91,17 @@ def test_a_prompt_is_as_long_as_the_engine_is_told_to_leave_it(most: object, tok
     assert not read_call(CHAT, orjson.loads(chat())).counted
 
 
+def test_whole_numbers_beyond_64_bits_are_shown_whole():
+    for number, shown in ((2**65, str(2**65)), (-(2**70), str(-(2**70))), (10**300, "1" + "0" * 15)):
+        error = refusal(CHAT, chat(priority=0).replace(b":0", b":%d" % number))
+        assert error is not None
+        assert f"priority is {shown}" in str(error)
+        assert " (beyond 64 bits); allowed: a whole number from" in str(error)
+        assert len(str(error)) < 200
+    small = refusal(CHAT, chat(priority=2.0**40))
+    assert "priority is 1099511627776.0; allowed" in str(small)
+
+
 def test_answers_are_counted_over_all_prompts():
     call = read_call(COMPLETIONS, {"model": "m", "prompt": ["a"] * 8, "n": 4, "max_tokens": 10, "min_tokens": 2})
     assert (call.prompts, call.choices, call.sequences) == (8, 4, 32)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hmas.controller.core.body_bounds import MESSAGES_MOST, bounded_list
+from hmas.controller.core.body_bounds import MESSAGES_MOST, bounded_int, bounded_list
 from hmas.controller.core.errors import BodyError
 
 RESPONSES = "/v1/responses"
@@ -30,14 +30,11 @@ def chat_of_response(document: dict[str, Any]) -> dict[str, Any]:
     else:
         items = bounded_list("input", given, MESSAGES_MOST, "a text, or a list of input items")
         messages += [_message(item, index) for index, item in enumerate(items)]
-    cap = document.get("max_output_tokens")
-    if cap is not None and (not isinstance(cap, int) or isinstance(cap, bool) or not 1 <= cap <= MAX_CAP):
-        raise BodyError("max_output_tokens", cap, f"a whole number from 1 to {MAX_CAP}")
     text = document.get("text")
     return {
         **document,
         "messages": messages or [{"role": "user", "content": ""}],
-        "max_completion_tokens": cap,
+        "max_completion_tokens": bounded_int("max_output_tokens", document.get("max_output_tokens"), 1, MAX_CAP),
         "max_tokens": None,
         "n": None,
         "response_format": text.get("format") if isinstance(text, dict) else None,

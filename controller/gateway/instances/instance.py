@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,9 @@ from hmas.controller.core.types import Controls
 from hmas.controller.gateway.instances.circuit_breaker import CircuitBreaker
 from hmas.controller.gateway.instances.stall import StallWatch
 from hmas.engines.base import Engine, EngineSnapshot
+
+READ_NOW_MOST_S = 1.0
+"""How long a poll is waited for: an engine that is busy may take longer over it."""
 
 
 @dataclass(slots=True)
@@ -30,6 +34,7 @@ class Instance:
         wanted: The active controls for it.
         applied: Knobs as the engine last accepted them. `refused`: the knobs it refused last, with the reason, since `refused_s`.
         passing: Pass-through requests (embeddings) in progress.
+        next_reading: Set at the end of the next poll that begins. `poll_now`: lets it begin at once.
         breaker: Its circuit breaker; while that is open, the instance counts as one that does not answer.
         answers: Whether the engine itself answered the last reading correctly, whatever its breaker says.
         given_up: Whether requests were taken back from it since it stopped answering.
@@ -53,6 +58,7 @@ class Instance:
     passing: int = 0
     draining: bool = False
     poll_now: asyncio.Event = field(default_factory=asyncio.Event)
+    next_reading: asyncio.Event = field(default_factory=asyncio.Event)
     breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
     stall: StallWatch = field(default_factory=StallWatch)
     answers: bool = False
@@ -102,6 +108,13 @@ class Instance:
     def serves(self, model: str) -> bool:
         """Whether it may get a request for this model."""
         return self.models is None or model in self.models
+
+    async def read_now(self) -> None:
+        """Returns when a poll that begins now has ended, or after `READ_NOW_MOST_S`."""
+        self.poll_now.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(READ_NOW_MOST_S):
+                await self.next_reading.wait()
 
     def down_for_s(self, now_s: float) -> float:
         """Seconds for which it has not answered; 0 while it does."""

@@ -16,7 +16,7 @@ from hmas.controller.gateway.instances.stall import PROBE_S, patience_s
 from hmas.controller.observability.observer import Observers
 from hmas.controller.runtime.clock import Clock
 from hmas.engines.base import SNAPSHOT_EVERY_S, Engine, EngineSnapshot, Knobs
-from hmas.engines.errors import EngineError
+from hmas.engines.errors import AnswerBroken, EngineError, EngineSilent, EngineUnavailable, StaleConnection
 
 MODELS_EVERY_S = 10.0
 RETRY_REFUSED_S = 10.0
@@ -83,6 +83,16 @@ class Fleet(ServedModels):
         instance = self.instances[name]
         self._record(instance, EngineSnapshot(engine=name, taken_s=self._clock.now_s(), healthy=False, detail=reason))
         instance.poll_now.set()
+
+    def connection_failed(self, name: str, error: EngineError) -> None:
+        """Polls an instance at once that lost the connection of a request; it counts as down until then if no answer had begun.
+
+        Half an answer tells less: vLLM ends the streams of some mistaken requests so, and serves all others.
+        """
+        if isinstance(error, AnswerBroken):
+            self.instances[name].poll_now.set()
+        elif isinstance(error, EngineUnavailable) and not isinstance(error, EngineSilent | StaleConnection):
+            self.mark_down(name, str(error))
 
     def request_succeeded(self, name: str, sent_s: float) -> None:
         """Records that an instance answered a request sent at `sent_s`, even if with an error that the client caused."""
@@ -169,10 +179,12 @@ class Fleet(ServedModels):
         due_s = loop.time()
         while True:
             instance.poll_now.clear()
+            reading, instance.next_reading = instance.next_reading, asyncio.Event()
             try:
                 await self.poll(instance)
             except Exception:
                 log.exception("polling engine %s failed", instance.name)
+            reading.set()
             # Timers may fire a little early, by the clock's resolution.
             if (now_s := loop.time()) >= due_s - 1e-3:
                 due_s = max(due_s + SNAPSHOT_EVERY_S, now_s)

@@ -23,12 +23,12 @@ from hmas.controller.gateway.requests.apis.kept_responses import KeptResponses
 from hmas.controller.gateway.requests.apis.registry import api_of
 from hmas.controller.gateway.requests.auth import Authenticator
 from hmas.controller.gateway.requests.manager import RequestManager
-from hmas.controller.gateway.requests.parse import BodyParser, with_cap
-from hmas.controller.gateway.requests.relay import STREAM_HEADERS, Answer, EngineFault, relay
+from hmas.controller.gateway.requests.parse import BYTE_ORDER_MARK, BodyParser, with_cap
+from hmas.controller.gateway.requests.relay import STREAM_HEADERS, Answer, EngineFault, OnlyOpened, relay
 from hmas.controller.gateway.requests.request_headers import Claims, Ids, clamp_priority, forwarded, read_claims, require_json
 from hmas.controller.observability.observer import Observers
 from hmas.controller.runtime.clock import Clock
-from hmas.engines.errors import AnswerTooLarge, EngineError, EngineSilent, EngineUnavailable, StaleConnection
+from hmas.engines.errors import AnswerBroken, AnswerTooLarge, EngineError, EngineUnavailable, StaleConnection
 
 ERROR_WRITE_S = 2.0
 """How long a slow client is waited for if only an error is left to send."""
@@ -82,7 +82,7 @@ class CompletionHandler:
         identity = self._auth.identify(http.headers)
         claims = read_claims(http.headers, identity.limits)
         require_json(http.headers)
-        body = await http.body()
+        body = (await http.body()).removeprefix(BYTE_ORDER_MARK)
         arrival_s = self._clock.now_s()
         salt = self._manager.block_salt(identity.tenant)
         call = await self._bodies.call(http.path, body, self._fleet.only_model, salt)
@@ -175,6 +175,10 @@ class CompletionHandler:
                     return
                 failures.append((failure, live.instance, live.dispatched_s))
                 self._engine_failed(live, failure)
+                if isinstance(failure, AnswerBroken):
+                    # It keeps its slot until a poll shows whether the engine has died: others would lose their first try there.
+                    live.stage = "waiting"
+                    await self._fleet.instances[live.instance].read_now()
                 unread = isinstance(failure, StaleConnection)
                 if answer.started or not self._manager.requeue(live, str(failure), unread=unread):
                     await self._give_up(live, answer, failures, out)
@@ -265,9 +269,9 @@ class CompletionHandler:
             self._fleet.avoid(live.instance, str(error), error.retry_after)
             return
         self._stop_engine(live)
-        self._fleet.request_failed(live.instance, live.dispatched_s, str(error), live.body)
-        if isinstance(error, EngineUnavailable) and not isinstance(error, EngineSilent | StaleConnection):
-            self._fleet.mark_down(live.instance, str(error))
+        if not isinstance(error, OnlyOpened):
+            self._fleet.request_failed(live.instance, live.dispatched_s, str(error), live.body)
+        self._fleet.connection_failed(live.instance, error)
 
     def _accuse(self, live: ActiveRequest, failures: list[Failure]) -> None:
         """Counts a refusal as a failure of the instance that gave it, once another instance has taken the same request.

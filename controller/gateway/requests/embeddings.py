@@ -10,12 +10,12 @@ from hmas.controller.gateway.instances.monitor import Fleet, Instance
 from hmas.controller.gateway.instances.stall import patience_s
 from hmas.controller.gateway.requests.apis.registry import api_of
 from hmas.controller.gateway.requests.auth import Authenticator
-from hmas.controller.gateway.requests.parse import BodyParser
+from hmas.controller.gateway.requests.parse import BYTE_ORDER_MARK, BodyParser
 from hmas.controller.gateway.requests.relay import LACKS_API, Answer, EngineFault, relay
 from hmas.controller.gateway.requests.request_headers import answer_id, clamp_priority, forwarded, read_claims, require_json
 from hmas.controller.observability.observer import Observers
 from hmas.engines.base import EngineResponse
-from hmas.engines.errors import AnswerTooLarge, EngineError, EngineSilent, EngineUnavailable, StaleConnection
+from hmas.engines.errors import AnswerTooLarge, EngineError, EngineSilent, StaleConnection
 
 MAX_PASSING = 1024
 BYTES_PER_TOKEN = 4
@@ -53,7 +53,7 @@ class PassThrough:
         identity = self._auth.identify(http.headers)
         claims = read_claims(http.headers, identity.limits)
         require_json(http.headers)
-        body = await http.body()
+        body = (await http.body()).removeprefix(BYTE_ORDER_MARK)
         model, named, claimed = await self._bodies.model(body, self._fleet.only_model)
         fields: dict[str, object] = {} if named else {"model": model}
         if claimed is not None and (priority := clamp_priority(claimed, identity.limits)) != claimed:
@@ -113,8 +113,7 @@ class PassThrough:
             except EngineError as error:
                 failure, failed = error, None
                 self._fleet.request_failed(instance.name, sent_s, str(error), body)
-                if isinstance(error, EngineUnavailable) and not isinstance(error, EngineSilent | StaleConnection):
-                    self._fleet.mark_down(instance.name, str(error))
+                self._fleet.connection_failed(instance.name, error)
                 continue
             if not answer.engine_well and (answer.status < 500 or answer.status == LACKS_API):
                 refusals.append((instance, answer, sent_s))

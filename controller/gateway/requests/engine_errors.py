@@ -29,6 +29,8 @@ MAX_MESSAGE = 500
 """Characters of an engine's message that logs and telemetry keep; the client gets the whole message."""
 REFUSALS = frozenset({401, 403, 404, 429})
 """Statuses by which an engine refuses what it is sent for a reason of its own: its key, its paths, its limit. Another one may serve it."""
+_WRAPPED_CODE = re.compile(r"input_value=\{'error': \{.*'code': (4\d\d)\}\}")
+"""In the streams of Messages, vLLM cannot read an error of its own chat completions, and shows it, cut, in an error of that."""
 _UNKNOWN_NAME = re.compile(r"\b(model|response)(\b|_)", re.IGNORECASE)
 
 
@@ -97,6 +99,8 @@ def read_complaint(document: dict[str, Any]) -> Complaint | None:
 
 def _status_of_type(error: dict[str, Any]) -> int:
     kind = error.get("type")
+    if kind == "internal_error" and (wrapped := _WRAPPED_CODE.search(str(error.get("message")))):
+        return int(wrapped[1])
     return STATUS_OF_TYPE.get(kind, 0) if isinstance(kind, str) else 0
 
 

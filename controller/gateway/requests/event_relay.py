@@ -8,7 +8,7 @@ from hmas.controller.gateway.requests.apis.api import Api
 from hmas.controller.gateway.requests.engine_errors import Complaint
 from hmas.controller.gateway.requests.sse import usage_figures, usage_total
 from hmas.engines.base import EngineResponse
-from hmas.engines.errors import EngineError, EngineProtocolError
+from hmas.engines.errors import AnswerBroken, EngineError, EngineProtocolError
 
 MAX_TAIL_BYTES = 1 << 20
 SSE = "text/event-stream"
@@ -50,6 +50,10 @@ class EngineRefused(EngineError):
     def __init__(self, complaint: Complaint) -> None:
         super().__init__(complaint.message)
         self.complaint = complaint
+
+
+class OnlyOpened(AnswerBroken):
+    """The connection ended after the opening events of a stream of Responses: what vLLM does on some mistakes in a request."""
 
 
 @dataclass(slots=True)
@@ -119,6 +123,11 @@ class EventRelay:
     def events(self) -> int:
         """Events so far, for an API that numbers them."""
         return self._scanner.events
+
+    @property
+    def only_opened(self) -> bool:
+        """See `EventScanner.only_opened`."""
+        return self._scanner.only_opened
 
     @property
     def done(self) -> bool:

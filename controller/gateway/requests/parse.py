@@ -20,11 +20,13 @@ from hmas.controller.core.body_bounds import (
     repeated_key,
 )
 from hmas.controller.core.errors import BodyError
-from hmas.controller.core.request_body import COMPLETIONS, Call, read_call, read_model, read_priority
+from hmas.controller.core.request_body import COMPLETIONS, Call, names_model, read_call, read_model, read_priority
 from hmas.controller.gateway.errors import ApiError
 
 MAX_DEPTH = 254
 """Levels of objects and lists that orjson writes; it reads 1,024."""
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""Some Windows clients send it before a body. It is no JSON, and is dropped."""
 
 
 class BodyParser:
@@ -67,7 +69,7 @@ class BodyParser:
         """
         document = await self._document(body)
         try:
-            return read_model(document, _only(document, only_model)), document.get("model") is not None, read_priority(document)
+            return read_model(document, _only(document, only_model)), names_model(document), read_priority(document)
         except BodyError as error:
             raise _refused(error) from None
 
@@ -151,7 +153,7 @@ def _loads(body: bytes) -> dict[str, Any]:
 
 
 def _only(document: dict[str, Any], only_model: Callable[[], str]) -> str:
-    return "" if document.get("model") is not None else only_model()
+    return "" if names_model(document) else only_model()
 
 
 def _refused(error: BodyError) -> ApiError:

@@ -8,12 +8,12 @@ import orjson
 from hmas.controller.gateway.http.transport import Responder
 from hmas.controller.gateway.requests.apis.api import NOT_AGAIN, Api, complaint_of
 from hmas.controller.gateway.requests.engine_errors import REFUSALS, Complaint, json_object, read_complaint
-from hmas.controller.gateway.requests.event_relay import JSON, LACKS_API, SSE, Answer, EngineFault, EngineRefused, EventRelay
+from hmas.controller.gateway.requests.event_relay import JSON, LACKS_API, SSE, Answer, EngineFault, EngineRefused, EventRelay, OnlyOpened
 from hmas.controller.gateway.requests.sse import excerpt, usage_figures, usage_total
 from hmas.engines.base import EngineResponse
-from hmas.engines.errors import AnswerTooLarge, EngineProtocolError, EngineUnavailable
+from hmas.engines.errors import AnswerBroken, AnswerTooLarge, EngineProtocolError, EngineUnavailable
 
-__all__ = ["LACKS_API", "STREAM_HEADERS", "Answer", "EngineFault", "relay"]
+__all__ = ["LACKS_API", "STREAM_HEADERS", "Answer", "EngineFault", "OnlyOpened", "relay"]
 
 MAX_ANSWER_BYTES = 64 << 20
 BYTES = "application/octet-stream"
@@ -118,7 +118,9 @@ async def _relay_events(events: EventRelay, response: EngineResponse) -> None:
     """Relays the events; returns when the stream has ended properly. Raises as `relay`."""
     try:
         await response.relay(events.take)
-    except EngineUnavailable:
+    except EngineUnavailable as error:
+        if isinstance(error, AnswerBroken) and events.only_opened:
+            raise OnlyOpened(f"{error}; the answer had not begun, so the request itself may be at fault") from None
         # After its last event an engine may end the connection in any way.
         if not events.done:
             raise

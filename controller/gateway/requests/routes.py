@@ -65,6 +65,8 @@ class PublicRoutes:
 
     async def handle(self, http: HttpRequest, out: Responder) -> None:
         """Serves one request. Raises only if the client leaves (`asyncio.CancelledError`)."""
+        # Some clients put a slash at the end of a path, which engines do not know.
+        http.path = http.path.removesuffix("/") or "/"
         try:
             await self._endpoint(http.path, http.method)(http, out)
         except ApiError as error:

@@ -88,6 +88,11 @@ class EventScanner:
         return self._usage or {}
 
     @property
+    def only_opened(self) -> bool:
+        """Whether all that came is the opening events of the Responses API."""
+        return False
+
+    @property
     def complete(self) -> bool:
         """Whether the stream may end here: `[DONE]` has been seen, or every choice has given its finish reason."""
         return self.done or (self.finished and not self._held.strip(b"\r\n"))

@@ -11,7 +11,7 @@ from hmas.controller.gateway.requests.apis.responses import ResponsesApi
 
 COMPLETED = (CHAT, COMPLETIONS, RESPONSES, MESSAGES)
 """Paths of requests that are queued."""
-PASSED = ("/v1/embeddings", COUNT_TOKENS, "/v1/rerank", "/rerank", "/v2/rerank", "/v1/score", "/score")
+PASSED = ("/v1/embeddings", COUNT_TOKENS, "/v1/rerank", "/rerank", "/v2/rerank", "/v1/score", "/score", "/tokenize", "/detokenize")
 """Paths of requests that pass through without the queue."""
 
 _COMPLETIONS, _OPENAI, _MESSAGES = Api(keeps_form=True), Api(), MessagesApi()

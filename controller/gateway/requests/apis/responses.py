@@ -25,6 +25,11 @@ class ResponsesScanner(NamedEventScanner):
     def __init__(self) -> None:
         super().__init__(DELTAS)
 
+    @property
+    def only_opened(self) -> bool:
+        """See `EventScanner.only_opened`."""
+        return self._opening and self.events > 0
+
     def _opens(self, document: dict[str, Any]) -> bool:
         if document.get("type") not in OPENING:
             return False
