@@ -182,7 +182,7 @@ def read_call(path: str, document: dict[str, Any], only_model: str = "", block_s
 def _truncated(document: dict[str, Any], prompt_tokens: int, prompts: int) -> int:
     """Tokens of the prompts once the engine has cut each to vLLM's `truncate_prompt_tokens`; one that is no such number is the engine's."""
     most = document.get("truncate_prompt_tokens")
-    return min(prompt_tokens, most * prompts) if isinstance(most, int) and most > 0 and type(most) is int else prompt_tokens
+    return min(prompt_tokens, most * prompts) if type(most) is int and most > 0 else prompt_tokens
 
 
 def _read_blocks(document: dict[str, Any], texts: PromptTexts, salt: str) -> tuple[int, ...]:
