@@ -34,8 +34,6 @@ class LogBuckets:
         size: Number of buckets.
     """
 
-    __slots__ = ("_highest", "_lowest", "_scale", "_top", "_values", "size")
-
     def __init__(self, lowest: float, highest: float) -> None:
         step = math.log((1.0 + ALPHA) / (1.0 - ALPHA))
         self._scale = 1.0 / step
@@ -126,8 +124,6 @@ class HeavyHitters:
         total: Requests counted.
         error: Most by which a name's count may be too low: 0 up to 2 `KEPT` names, and at most total / (KEPT + 1).
     """
-
-    __slots__ = ("_held", "error", "total")
 
     def __init__(self) -> None:
         self._held: dict[str, Share] = {}
