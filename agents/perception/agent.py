@@ -132,13 +132,8 @@ class PerceptionAgent:
             return None
         if self._promote:
             version, self._promote = self._promote, ""
-            return Deferred(partial(self._use, version), lambda _none, _at_s: [])
+            return Deferred(partial(self._store.settle_shadow, KIND, version, use=True), lambda _none, _at_s: [])
         return shadow.work()
-
-    def _use(self, version: str) -> None:
-        """Activates a version that was better in the shadow, unless the store's choice has another one there by now."""
-        if self._store.choice(KIND).shadow == version:
-            self._store.use(KIND, version)
 
     def _learn(self, completion: Completion) -> None:
         self._recent.append(completion)
