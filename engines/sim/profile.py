@@ -27,15 +27,6 @@ _EXAMPLES = ("a100-qwen3-8b", "demo-small", "h100-llama-3-70b-tp4")
 
 _EDITIONS = ("meta-", "-hf", "-instruct", "-chat", "-base")
 """Parts of a model's name that do not affect its shape, and so not its speed."""
-_TIMES = (
-    "step_ms",
-    "prefill_ms_per_seq",
-    "prefill_ms_per_token",
-    "prefill_ms_per_ktoken_sq",
-    "decode_ms_per_seq",
-    "decode_ms_per_kv_ktoken",
-    "request_ms",
-)
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
@@ -271,7 +262,7 @@ def faster(profile: Profile, speed: float) -> Profile:
     """The profile with every time divided by `speed`; sizes and limits are unchanged."""
     if speed == 1.0:
         return profile
-    times = {name: getattr(profile, name) / speed for name in _TIMES}
+    times = {name: getattr(profile, name) / speed for name in Profile.__struct_fields__ if "_ms" in name}
     curve = tuple((tokens, ms / speed) for tokens, ms in profile.token_curve)
     note = f"{profile.source} Run {speed:g} times faster than that."
     return msgspec.structs.replace(profile, source=note, token_curve=curve, swap_gb_per_s=profile.swap_gb_per_s * speed, **times)
