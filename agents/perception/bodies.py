@@ -2,10 +2,7 @@
 
 from typing import Any
 
-import orjson
-
 from hmas.agents.perception.reading import PromptView
-from hmas.controller.core.errors import BodyError
 from hmas.controller.core.messages import RequestNotice
 from hmas.controller.core.notices import notice_of
 from hmas.controller.core.request_body import read_call
@@ -16,17 +13,10 @@ def view_of(notice: RequestNotice) -> PromptView:
     return PromptView(**{name: getattr(notice, name) for name in PromptView.__struct_fields__})
 
 
-def view_of_body(path: str, document: dict[str, Any] | bytes, *, share_prompts: bool = True) -> PromptView:
+def view_of_body(path: str, document: dict[str, Any], *, share_prompts: bool = True) -> PromptView:
     """What a reader would see of a request with this JSON body behind a gateway; every text is empty unless it shares prompts.
 
     Raises:
         BodyError: The gateway would refuse the body; names the field, its value and what is allowed.
     """
-    if isinstance(document, bytes):
-        try:
-            document = orjson.loads(document)
-        except orjson.JSONDecodeError as error:
-            raise BodyError("body", document, f"a JSON object ({error})") from None
-    if not isinstance(document, dict):
-        raise BodyError("body", document, "a JSON object")
     return view_of(notice_of(read_call(path, document), share_prompts=share_prompts))
