@@ -218,16 +218,11 @@ def check_profile(profile: Profile, *, origin: str | None = None) -> None:
             raise ProfileError(f"{at}: token_curve falls from {before_ms} ms to {ms} ms at {tokens} tokens; allowed: never falling")
     if profile.step_ms + profile.curve_ms(0) <= 0:
         raise ProfileError(f"{at}: step_ms {profile.step_ms}; allowed: above 0, or a token_curve that begins above 0")
-    check_fits(profile, origin=origin)
+    _check_memory(profile, at)
 
 
-def check_fits(profile: Profile, *, origin: str | None = None) -> None:
-    """Checks that weights and KV cache fit into the instance's memory, if known, and the longest sequence into the KV cache.
-
-    Raises:
-        ProfileError: Names the field, the value and what is allowed.
-    """
-    at = f"profile {profile.name if origin is None else origin}"
+def _check_memory(profile: Profile, at: str) -> None:
+    """Checks that weights and KV cache fit into the instance's memory, if known, and the longest sequence into the KV cache."""
     memory, weights = profile.memory_bytes, profile.weight_bytes
     if memory and weights >= memory:
         raise ProfileError(
