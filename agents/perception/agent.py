@@ -11,11 +11,10 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from hmas.agents.model_store.store import ModelStore, ModelWatch
-from hmas.agents.perception.bodies import view_of
 from hmas.agents.perception.loading import Loaded, Loader
 from hmas.agents.perception.model import PerceptionModel
 from hmas.agents.perception.readers import KIND, STORE, Opened
-from hmas.agents.perception.reading import PromptView, Reader, Reading
+from hmas.agents.perception.reading import PromptView, Reader, Reading, view_of
 from hmas.agents.perception.shadow import Shadow
 from hmas.agents.perception.tagging import RulesReader
 from hmas.agents.perception.tally import Tally

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 from gateway_kit import MODEL, running
 
-from hmas.agents.perception.bodies import view_of, view_of_body
+from hmas.agents.perception.reading import view_of
+from hmas.agents.perception.training.data import view_of_body
 from hmas.controller.config.schema import AgentsConfig
 from hmas.controller.core.client_bodies import EXCHANGES, Shape, client_body
 from hmas.controller.core.client_systems import JUDGING, TRAINING, long_system, short_system
