@@ -44,7 +44,7 @@ def build_long_view(
     arrival_rps = arrived / arrivals_span_s
     peak_rps = float(tallies.long.columns(col.PEAK, col.PEAK).max()) / 1000.0
     senders = tallies.tenants()
-    fair, tenants = fairness(senders.held(), snapshot.tenant_weights)
+    fair, tenants = fairness(senders.held, snapshot.tenant_weights)
     return LongView(
         sent_s=now_s,
         window_s=span_s,
@@ -73,7 +73,7 @@ def build_long_view(
         fairness=fair,
         fairness_tenants=tenants,
         by_task=_mix({task: int(row[col.TASK + number]) for number, task in enumerate(col.TASKS)}, int(row[col.ENDED])),
-        by_tenant=_mix({name: share.count for name, share in senders.held().items()}, senders.total),
+        by_tenant=_mix({name: share.count for name, share in senders.held.items()}, senders.total),
         forced=snapshot.forced,
         late_service=_ratio(row, col.SERVED_LATE, col.DISPATCHED),
         arrival_dispersion=_dispersion(tallies, arrivals_span_s),
