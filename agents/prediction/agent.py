@@ -156,7 +156,7 @@ class PredictionAgent:
         if self._promote or self._dismiss:
             settle = partial(self._store.settle_shadow, KIND, self._promote or self._dismiss, use=bool(self._promote))
             self._promote = self._dismiss = ""
-            return Deferred(settle, _nothing)
+            return Deferred(settle, lambda _none, _at_s: [])
         active = self._active()
         if active is None or self.shadow is not None or not self._refits():
             return None
@@ -370,7 +370,3 @@ def _opened(folder: Path) -> tuple[CatBoostRegressor | None, str]:
 def _dated(message: Message, now_s: float) -> Message:
     """A message noted while the agent was built gets its time stamp when it is sent."""
     return msgspec.structs.replace(message, sent_s=now_s) if math.isnan(getattr(message, "sent_s", now_s)) else message
-
-
-def _nothing(_result: object, _now_s: float) -> list[Message]:
-    return []
