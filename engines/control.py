@@ -7,6 +7,9 @@ A plugin carries out the whole order, or nothing of it if it refuses a field suc
 (`hmas.engines.base.KnobName`); the plugin maps them to the names of its engine.
 """
 
+from collections.abc import Awaitable
+from typing import TypeVar
+
 import msgspec
 
 from hmas.engines.base import EngineCapabilities, KnobName, KnobReport, Knobs
@@ -15,6 +18,7 @@ from hmas.engines.errors import EngineError
 from hmas.engines.openai import OpenAIEngine
 
 CONTROL_PATH = "/hmas/v1/control"
+T = TypeVar("T")
 KNOBS: tuple[KnobName, ...] = ("n_run", "token_budget")
 
 
@@ -69,16 +73,7 @@ class ControlRoute:
 
     async def read(self, timeout_s: float = CONTROL_TIMEOUT_S) -> ControlState | str:
         """Reads what the plugin can do; if there is no usable plugin, returns the reason as text."""
-        try:
-            status, data = await self._client.get(CONTROL_PATH, timeout_s=timeout_s)
-        except EngineError as error:
-            return str(error)
-        if status != 200:
-            return _words(status, data)
-        try:
-            return msgspec.json.decode(data, type=ControlState)
-        except msgspec.DecodeError as error:
-            return f"{CONTROL_PATH} answers no control document: {error}"
+        return await _decoded(self._client.get(CONTROL_PATH, timeout_s=timeout_s), ControlState, "control document", (200,))
 
     async def apply(self, knobs: Knobs) -> KnobReport:
         """Sets live knobs. A plugin carries out an order as a whole, so if it refuses some knobs, the rest is sent as a second order."""
@@ -92,7 +87,8 @@ class ControlRoute:
         return KnobReport(applied=applied, refused=refused | dict.fromkeys(lost, "the control plugin does not say what became of it"))
 
     async def _apply(self, order: dict[str, int]) -> tuple[dict[str, int], dict[str, str]]:
-        answer = await self._post({"knobs": order})
+        body = msgspec.json.encode({"knobs": order})
+        answer = await _decoded(self._client.post(CONTROL_PATH, body), ControlAnswer, "report", (200, 400))
         if isinstance(answer, str):
             return {}, dict.fromkeys(order, answer)
         named = {field.removeprefix("knobs."): reason for field, reason in answer.refused.items()}
@@ -102,17 +98,16 @@ class ControlRoute:
             return {}, dict.fromkeys(order, words)
         return {} if named else answer.applied, {name: reason for name, reason in named.items() if name in order}
 
-    async def _post(self, order: dict[str, object]) -> ControlAnswer | str:
-        try:
-            status, data = await self._client.post(CONTROL_PATH, msgspec.json.encode(order))
-        except EngineError as error:
-            return str(error)
-        if status not in {200, 400}:
-            return _words(status, data)
-        try:
-            return msgspec.json.decode(data, type=ControlAnswer)
-        except msgspec.DecodeError as error:
-            return f"{CONTROL_PATH} answers no report: {error}"
+
+async def _decoded(call: Awaitable[tuple[int, bytes]], kind: type[T], what: str, statuses: tuple[int, ...]) -> T | str:
+    """A plugin's answer if its status is one of these; else the reason as text. `what`: the name of such a document."""
+    try:
+        status, data = await call
+        return msgspec.json.decode(data, type=kind) if status in statuses else _words(status, data)
+    except EngineError as error:
+        return str(error)
+    except msgspec.DecodeError as error:
+        return f"{CONTROL_PATH} answers no {what}: {error}"
 
 
 def _words(status: int, data: bytes) -> str:

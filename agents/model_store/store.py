@@ -210,6 +210,14 @@ class ModelStore:
                 raise ModelError(f"{kind} model {version!r} is in force already; allowed in its shadow: another version")
             self._write(kind, msgspec.structs.replace(choice, shadow=version))
 
+    def settle_shadow(self, kind: str, version: str, *, use: bool) -> None:
+        """Activates a version that was better in shadow mode, or ends that, unless the choice has another one there by now."""
+        if self.choice(kind).shadow == version:
+            if use:
+                self.use(kind, version)
+            else:
+                self.set_shadow(kind, "")
+
     def _kind(self, kind: str) -> Path:
         if kind not in KINDS:
             raise ModelError(f"model kind {kind!r} is unknown; allowed: {', '.join(KINDS)}")

@@ -8,16 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from hmas.agents.model_store.store import ModelStore, ModelWatch
-from hmas.agents.perception.bodies import view_of
 from hmas.agents.perception.loading import Loaded, Loader
 from hmas.agents.perception.model import PerceptionModel
 from hmas.agents.perception.readers import KIND, STORE, Opened
-from hmas.agents.perception.reading import PromptView, Reader, Reading
+from hmas.agents.perception.reading import PromptView, Reader, Reading, view_of
 from hmas.agents.perception.shadow import Shadow
 from hmas.agents.perception.tagging import RulesReader
+from hmas.agents.perception.tally import Tally
 from hmas.agents.runtime.work import Deferred, Pace
 from hmas.controller.bus.base import Bus
 from hmas.controller.config.derived import models_dir
@@ -132,13 +132,8 @@ class PerceptionAgent:
             return None
         if self._promote:
             version, self._promote = self._promote, ""
-            return Deferred(partial(self._use, version), lambda _none, _at_s: [])
+            return Deferred(partial(self._store.settle_shadow, KIND, version, use=True), lambda _none, _at_s: [])
         return shadow.work()
-
-    def _use(self, version: str) -> None:
-        """Activates a version that was better in the shadow, unless the store's choice has another one there by now."""
-        if self._store.choice(KIND).shadow == version:
-            self._store.use(KIND, version)
 
     def _learn(self, completion: Completion) -> None:
         self._recent.append(completion)
@@ -256,36 +251,26 @@ class PerceptionAgent:
             self._note(now_s, "model_better", self._in_force(), shadow.name, f"{figures}; `hmas models use {KIND} {shadow.name}` takes it")
 
     def _reports(self, now_s: float) -> list[Message]:
-        memory = resident_bytes()
-        found: list[Message] = [
-            ModelReport(
-                sent_s=now_s,
-                agent=self.name,
-                model=self._in_force(),
-                requests=self.model.tally.requests,
-                scored=self.model.tally.scored,
-                figures=self.model.figures(),
-                coverage=self.model.tally.coverage(),
-                fallback=self._failing or self._fallback,
-                rss_bytes=memory,
-            )
-        ]
+        found: list[Message] = [self._report(now_s, self._in_force(), self.model.tally, self.model.figures())]
         if self.shadow is not None:
-            tally = self.shadow.model.tally
-            found.append(
-                ModelReport(
-                    sent_s=now_s,
-                    agent=self.name,
-                    model=self.shadow.name,
-                    role="shadow",
-                    requests=tally.requests,
-                    scored=tally.scored,
-                    figures=self.shadow.figures(),
-                    coverage=tally.coverage(),
-                    rss_bytes=memory,
-                )
-            )
+            found.append(self._report(now_s, self.shadow.name, self.shadow.model.tally, self.shadow.figures(), role="shadow"))
         return found
+
+    def _report(
+        self, now_s: float, model: str, tally: Tally, figures: dict[str, float], *, role: Literal["active", "shadow"] = "active"
+    ) -> ModelReport:
+        return ModelReport(
+            sent_s=now_s,
+            agent=self.name,
+            model=model,
+            role=role,
+            requests=tally.requests,
+            scored=tally.scored,
+            figures=figures,
+            coverage=tally.coverage(),
+            fallback=self._failing or self._fallback if role == "active" else "",
+            rss_bytes=resident_bytes(),
+        )
 
     def _in_force(self) -> str:
         """Name of the active model in the store."""

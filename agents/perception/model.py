@@ -5,10 +5,9 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from hmas.agents.model_store.ranges import figures_of
-from hmas.agents.perception.bodies import view_of
 from hmas.agents.perception.importance import importance_of
 from hmas.agents.perception.lengths.model import Forecast, LengthModel
-from hmas.agents.perception.reading import TASKS, PromptView, Reader, Reading
+from hmas.agents.perception.reading import TASKS, PromptView, Reader, Reading, view_of
 from hmas.agents.perception.tagging import RulesReader
 from hmas.agents.perception.tally import FrequentTask, Score, Tally, score
 from hmas.controller.core.errors import ModelError

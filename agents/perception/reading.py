@@ -9,6 +9,7 @@ from typing import Protocol
 
 import msgspec
 
+from hmas.controller.core.messages import RequestNotice
 from hmas.controller.core.types import TaskType
 
 TASKS: tuple[TaskType, ...] = tuple(task for task in TaskType if task is not TaskType.UNKNOWN)
@@ -50,6 +51,11 @@ class PromptView(msgspec.Struct, frozen=True, kw_only=True):
     max_output_tokens: int = 0
     choices: int = 1
     context_tokens: int = 0
+
+
+def view_of(notice: RequestNotice) -> PromptView:
+    """What a reader may look at of a request behind a gateway; each field has the same name on both sides."""
+    return PromptView(**{name: getattr(notice, name) for name in PromptView.__struct_fields__})
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,9 +4,8 @@ from collections import deque
 from collections.abc import Sequence
 
 from hmas.agents.model_store.comparison import Comparison, Verdict
-from hmas.agents.perception.bodies import view_of
 from hmas.agents.perception.model import PerceptionModel
-from hmas.agents.perception.reading import Reading
+from hmas.agents.perception.reading import Reading, view_of
 from hmas.agents.perception.tally import Score
 from hmas.agents.runtime.work import Deferred
 from hmas.controller.core.messages import Completion, Message, RequestFeatures, RequestNotice

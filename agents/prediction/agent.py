@@ -154,9 +154,9 @@ class PredictionAgent:
         if not self._settings.prediction_model and self._watch.changed(now_s):
             return Deferred(self._load, self._swap)
         if self._promote or self._dismiss:
-            settle = partial(self._settle_shadow, self._promote or self._dismiss, use=bool(self._promote))
+            settle = partial(self._store.settle_shadow, KIND, self._promote or self._dismiss, use=bool(self._promote))
             self._promote = self._dismiss = ""
-            return Deferred(settle, _nothing)
+            return Deferred(settle, lambda _none, _at_s: [])
         active = self._active()
         if active is None or self.shadow is not None or not self._refits():
             return None
@@ -179,15 +179,6 @@ class PredictionAgent:
             self.model.observe(message)
         elif isinstance(message, Completion):
             self.model.learn(message)
-
-    def _settle_shadow(self, version: str, *, use: bool) -> None:
-        """Activates a version that was better in the shadow, or ends its shadow, unless the store's choice has another one there by now."""
-        if self._store.choice(KIND).shadow != version:
-            return
-        if use:
-            self._store.use(KIND, version)
-        else:
-            self._store.set_shadow(KIND, "")
 
     def _active(self) -> CatBoostRegressor | None:
         found = self.model.regressor
@@ -379,7 +370,3 @@ def _opened(folder: Path) -> tuple[CatBoostRegressor | None, str]:
 def _dated(message: Message, now_s: float) -> Message:
     """A message noted while the agent was built gets its time stamp when it is sent."""
     return msgspec.structs.replace(message, sent_s=now_s) if math.isnan(getattr(message, "sent_s", now_s)) else message
-
-
-def _nothing(_result: object, _now_s: float) -> list[Message]:
-    return []

@@ -215,9 +215,7 @@ class PredictionModel:
                 break
             self.instances.popitem(last=False)
         self._present = [view.name for view in snapshot.instances if view.name in self.instances]
-        self._usable = frozenset(
-            view.name for view in snapshot.instances if not view.draining and (view.engine is None or view.engine.healthy)
-        )
+        self._usable = frozenset(view.name for view in snapshot.instances if view.usable)
         self._alone = snapshot.wants_times_alone
         self._fleets, self._fleets_of, self._corrections = {}, {}, None
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -75,28 +76,27 @@ def refit(regressor: CatBoostRegressor, learnt: Table, seed: int = SEED) -> tupl
     if regressor.ranges is not None:
         # The union of the first training's ranges and the telemetry's. Without the former, no range can be given.
         details[RANGES] = ranges_of(FEATURES, [*zip(*regressor.ranges.bounds.values(), strict=True), *seen.rows.tolist()])
-    data = {"telemetry": hash_of(learnt)}
-    fresh = CatBoostRegressor(
-        models,
-        ModelCard(kind=KIND, format=FORMAT, data_sha256=card.data_sha256 | data, licence=card.licence, details=details),
-        regressor.replay,
+    fresh_card = ModelCard(
+        kind=KIND,
+        format=FORMAT,
+        data_sha256=card.data_sha256 | {"telemetry": hash_of(learnt)},
+        licence=card.licence,
+        command="refit from telemetry",
+        details=details,
     )
+    fresh = CatBoostRegressor(models, fresh_card, regressor.replay)
     errors = {
         name: float(np.nanmean(errors_of(one.log_ratios(unseen.rows, unseen.names), unseen.labels)))
         for name, one in (("old", regressor), ("new", fresh))
     }
     # Of a target without a held-out label nothing new is known: one-token answers have no TPOT.
     accepted = regressor.accepted | accepted_error(fresh.log_ratios(unseen.rows, unseen.names), unseen.labels)
-    card = ModelCard(
-        kind=KIND,
-        format=FORMAT,
-        data_sha256=fresh.card.data_sha256,
-        licence=fresh.card.licence,
-        command="refit from telemetry",
+    fresh.card = msgspec.structs.replace(
+        fresh.card,
         metrics={"held_out": len(unseen), "error_before": errors["old"], "error_after": errors["new"]},
-        details=fresh.card.details | {"accepted": accepted},
+        details=details | {"accepted": accepted},
     )
-    return CatBoostRegressor(models, card, regressor.replay), errors
+    return fresh, errors
 
 
 def errors_of(said: NDArray[np.float64], labels: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -52,7 +52,7 @@ def _gap(snapshot: SystemSnapshot) -> int:
 
 def _is_stuck(snapshot: SystemSnapshot) -> bool:
     views = snapshot.instances
-    return snapshot.queued > 0 and bool(views) and all(is_usable(view) and view.in_flight == 0 for view in views)
+    return snapshot.queued > 0 and bool(views) and all(view.usable and view.in_flight == 0 for view in views)
 
 
 def _is_leaking(view: InstanceView, at_s: float) -> bool:
@@ -61,11 +61,6 @@ def _is_leaking(view: InstanceView, at_s: float) -> bool:
     if engine is None or engine.kv_usage is None or not engine.healthy or at_s - engine.taken_s > HOLD_S[LEAKED]:
         return False
     return view.occupied >= view.n_run and engine.running + engine.waiting == 0
-
-
-def is_usable(view: InstanceView) -> bool:
-    """Whether new requests may go to the instance: its engine is not known to be down, and it is not draining."""
-    return not view.draining and (view.engine is None or view.engine.healthy)
 
 
 def _is_possible(snapshot: SystemSnapshot) -> bool:

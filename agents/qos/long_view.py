@@ -7,7 +7,7 @@ import numpy as np
 from hmas.agents.qos import counters as col
 from hmas.agents.qos.outcomes import fairness, shares
 from hmas.agents.qos.short_view import latencies
-from hmas.agents.qos.sketch import Counts, HeavyHitters
+from hmas.agents.qos.sketch import Counts
 from hmas.agents.qos.tallies import Tallies, tally
 from hmas.agents.qos.windows import variation
 from hmas.controller.core.messages import LongView, SystemSnapshot
@@ -44,7 +44,7 @@ def build_long_view(
     arrival_rps = arrived / arrivals_span_s
     peak_rps = float(tallies.long.columns(col.PEAK, col.PEAK).max()) / 1000.0
     senders = tallies.tenants()
-    fair, tenants = fairness(senders.held(), snapshot.tenant_weights)
+    fair, tenants = fairness(senders.held, snapshot.tenant_weights)
     return LongView(
         sent_s=now_s,
         window_s=span_s,
@@ -73,14 +73,14 @@ def build_long_view(
         fairness=fair,
         fairness_tenants=tenants,
         by_task=_mix({task: int(row[col.TASK + number]) for number, task in enumerate(col.TASKS)}, int(row[col.ENDED])),
-        by_tenant=_mix({name: share.count for name, share in senders.held().items()}, senders.total),
+        by_tenant=_mix({name: share.count for name, share in senders.held.items()}, senders.total),
         forced=snapshot.forced,
         late_service=_ratio(row, col.SERVED_LATE, col.DISPATCHED),
         arrival_dispersion=_dispersion(tallies, arrivals_span_s),
         prompt_tokens=_lengths(row[col.PROMPT : col.OUTPUT]),
         output_tokens=_lengths(row[col.OUTPUT :]),
         changes=changes,
-        tenant_error=_error(senders),
+        tenant_error=senders.error / senders.total if senders.total else 0.0,
         telemetry=telemetry,
     )
 
@@ -114,7 +114,3 @@ def _mix(counts: Mapping[str, int], total: int) -> dict[str, float]:
     mix = {label: number / total for label, number in named}
     rest = total - sum(number for _, number in named)
     return mix | {"other": rest / total} if rest > 0 else mix
-
-
-def _error(senders: HeavyHitters) -> float:
-    return senders.error / senders.total if senders.total else 0.0

@@ -170,7 +170,7 @@ class QosModel:
         """Resets the counters: another gateway process reports, or its clock went back, so its counters start again."""
         self._readings.forget()
         self.tallies.forget_gateway()
-        self._blocks.forget_arrivals()
+        self._blocks.changes.reset_arrivals()
         self._mismatches.clear()
         self._watch.reset()
         self._gateway_since_s = at_s

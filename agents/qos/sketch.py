@@ -1,7 +1,7 @@
 """Two sketches in bounded memory with a known error: quantiles of a stream's values, and the names that make up most of it. Pure."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -33,8 +33,6 @@ class LogBuckets:
     Attributes:
         size: Number of buckets.
     """
-
-    __slots__ = ("_highest", "_lowest", "_scale", "_top", "_values", "size")
 
     def __init__(self, lowest: float, highest: float) -> None:
         step = math.log((1.0 + ALPHA) / (1.0 - ALPHA))
@@ -123,14 +121,13 @@ class HeavyHitters:
     so do their errors.
 
     Attributes:
+        held: The held counts by name.
         total: Requests counted.
         error: Most by which a name's count may be too low: 0 up to 2 `KEPT` names, and at most total / (KEPT + 1).
     """
 
-    __slots__ = ("_held", "error", "total")
-
     def __init__(self) -> None:
-        self._held: dict[str, Share] = {}
+        self.held: dict[str, Share] = {}
         self.total = 0
         self.error = 0
 
@@ -142,32 +139,28 @@ class HeavyHitters:
 
     def merge(self, other: "HeavyHitters") -> None:
         """Adds the counts of another summary."""
-        for name, theirs in other.held().items():
+        for name, theirs in other.held.items():
             self._add(name, theirs.count, theirs.asked, theirs.served)
         self.total += other.total
         self.error += other.error
         self._shrink()
 
-    def held(self) -> Mapping[str, Share]:
-        """Returns the held counts by name."""
-        return self._held
-
     def _add(self, name: str, count: int, asked: int, served: int) -> None:
-        share = self._held.get(name)
+        share = self.held.get(name)
         if share is None:
-            share = self._held[name] = Share()
+            share = self.held[name] = Share()
         share.count += count
         share.asked += asked
         share.served += served
 
     def _shrink(self) -> None:
-        if len(self._held) <= 2 * KEPT:
+        if len(self.held) <= 2 * KEPT:
             return
-        taken = sorted((share.count for share in self._held.values()), reverse=True)[KEPT]
+        taken = sorted((share.count for share in self.held.values()), reverse=True)[KEPT]
         self.error += taken
-        for share in self._held.values():
+        for share in self.held.values():
             share.count -= taken
-        self._held = {name: share for name, share in self._held.items() if share.count > 0}
+        self.held = {name: share for name, share in self.held.items() if share.count > 0}
 
 
 def merged(parts: Iterable[HeavyHitters]) -> HeavyHitters:

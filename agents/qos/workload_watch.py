@@ -124,10 +124,6 @@ class Blocks:
             self._look(block, now_s, gateway_since_s)
         self._next = max(first, current)
 
-    def forget_arrivals(self) -> None:
-        """Forgets arrivals, because another gateway counts them now."""
-        self.changes.reset_arrivals()
-
     def forget(self) -> None:
         """Forgets everything, because the clock went back."""
         self._next = None

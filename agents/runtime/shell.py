@@ -12,7 +12,7 @@ import importlib
 import logging
 import os
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -115,7 +115,6 @@ class ShellCounts:
     ticks: int = 0
 
 
-@dataclass(slots=True)
 class AgentShell:
     """Runs one agent on a bus until it is asked to stop.
 
@@ -125,26 +124,21 @@ class AgentShell:
         inbox: Messages that were read and not handled yet.
     """
 
-    agent: Agent
-    bus: Bus
-    clock: Clock
-    instance: str = "0"
-    notify: Notifier | None = None
-    counts: ShellCounts = field(default_factory=ShellCounts)
-    _told_s: float = field(default=-1.0, init=False)
-    ending: bool = field(default=False, init=False)
-    _side: asyncio.Task[None] | None = field(default=None, init=False)
-    inbox: Inbox = field(default_factory=Inbox, init=False)
-    _ages: StaleWatch = field(default_factory=StaleWatch, init=False)
-    _lane: Lane = field(init=False)
-    _side_lane: Lane = field(init=False)
-    _follows: tuple[str, ...] = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Creates the thread lanes and looks up the followed streams."""
-        self._lane = Lane(f"{self.agent.name}-work")
-        self._side_lane = Lane(f"{self.agent.name}-side", SIDE_NICE)
-        self._follows = self.agent.follows if isinstance(self.agent, Follows) else ()
+    def __init__(self, *, agent: Agent, bus: Bus, clock: Clock, instance: str = "0", notify: Notifier | None = None) -> None:
+        self.agent = agent
+        self.bus = bus
+        self.clock = clock
+        self.instance = instance
+        self.notify = notify
+        self.counts = ShellCounts()
+        self.ending = False
+        self.inbox = Inbox()
+        self._told_s = -1.0
+        self._side: asyncio.Task[None] | None = None
+        self._ages = StaleWatch()
+        self._lane = Lane(f"{agent.name}-work")
+        self._side_lane = Lane(f"{agent.name}-side", SIDE_NICE)
+        self._follows = agent.follows if isinstance(agent, Follows) else ()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Recovers the agent's state, then reads, handles, posts and ticks until `stop` is set. The bus stays open."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 from hmas.agents.statera.budgets import LAWS, add_law
 from hmas.agents.statera.loops import Band
@@ -53,28 +54,16 @@ def make_agent(config: Config) -> StateraAgent:
         ConfigError: The configured tuning file cannot be used, or there is no such budget law.
     """
     agents = config.agents
-    band = Band(min(agents.statera_band_low, agents.statera_band_high), agents.statera_band_high)
-    keep_alive_s = min(KEEP_ALIVE_S, agents.stale_after_s / 3.0)
+    shared: dict[str, Any] = {
+        "band": Band(min(agents.statera_band_low, agents.statera_band_high), agents.statera_band_high),
+        "n_run_min": agents.statera_n_run_min,
+        "n_run_start": config.scheduler.n_run,
+        "epsilon": agents.statera_epsilon,
+        "period_s": agents.statera_period_s,
+        "keep_alive_s": min(KEEP_ALIVE_S, agents.stale_after_s / 3.0),
+    }
     if agents.statera_law == "paper":
-        return StateraAgent(
-            PaperStatera(
-                band=band,
-                n_run_min=agents.statera_n_run_min,
-                n_run_start=config.scheduler.n_run,
-                epsilon=agents.statera_epsilon,
-                period_s=agents.statera_period_s,
-                keep_alive_s=keep_alive_s,
-            )
-        )
-    return StateraAgent(
-        StateraModel(
-            band=band,
-            n_run_min=agents.statera_n_run_min,
-            n_run_start=config.scheduler.n_run,
-            epsilon=agents.statera_epsilon,
-            period_s=agents.statera_period_s,
-            gains=gains_of(agents.statera_tuning),
-            budget_law=LAW_PLUGINS.find(agents.statera_budget_law, "agents.statera_budget_law"),
-            keep_alive_s=keep_alive_s,
-        )
-    )
+        return StateraAgent(PaperStatera(**shared))
+    gains = gains_of(agents.statera_tuning)
+    law = LAW_PLUGINS.find(agents.statera_budget_law, "agents.statera_budget_law")
+    return StateraAgent(StateraModel(**shared, gains=gains, budget_law=law))

@@ -147,7 +147,7 @@ class StateraModel:
                 station.budget.budget = instance.token_budget
             if is_held(view, instance, "knobs"):
                 action = self._held(station, instance, view, now_s)
-            elif _serves(instance):
+            elif instance.usable:
                 action = self._regulate(station, instance, view, now_s)
             else:
                 # No request can go there and its figures mean nothing: the window stays until it is back.
@@ -284,7 +284,7 @@ class StateraModel:
         station.started = True
         station.why = ("goes on from the window that an operator held", *station.why[1:])
         followed = "an operator holds the window: followed"
-        free = instance.max_token_budget > 0 and _serves(instance) and not is_held(view, instance, "budget")
+        free = instance.max_token_budget > 0 and instance.usable and not is_held(view, instance, "budget")
         if not free or now_s - station.updated_s < self._period_s * 0.95:
             station.updated_s = station.updated_s if free else now_s
             return self._action(station, instance, view, now_s, (followed, *station.why[1:]), changes=False)
@@ -334,10 +334,6 @@ class StateraModel:
 def is_held(view: ShortView, instance: InstanceView, what: str) -> bool:
     """Whether an operator holds an instance's `knobs` or `budget`."""
     return what in view.forced or f"{what}:{instance.name}" in view.forced
-
-
-def _serves(instance: InstanceView) -> bool:
-    return not instance.draining and (instance.engine is None or instance.engine.healthy)
 
 
 def _spare(view: ShortView, guard_factors: GuardFactorController) -> float:

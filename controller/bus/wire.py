@@ -41,8 +41,6 @@ class Bounded:
     megabytes in one installation and more than the server's memory in another.
     """
 
-    __slots__ = ("_count", "_head", "_key", "_mean", "_most", "bound")
-
     def __init__(self, key: str, most: int) -> None:
         """Starts with a bound of `most` entries."""
         self._key = key

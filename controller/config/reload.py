@@ -61,25 +61,12 @@ def differences(before: Config, after: Config) -> list[Difference]:
 
 def taken(before: Config, after: Config) -> Config:
     """`before` with all live settings from `after`."""
-    scheduler, fleet = after.scheduler, fleet_change(before, after)
-    return replace(
-        before,
-        engines=[*(engine for engine in before.engines if engine not in fleet.leaving), *fleet.joining],
-        engines_file=after.engines_file,
-        engines_dns=after.engines_dns,
-        tenants=after.tenants,
-        logging=after.logging,
-        models=after.models,
-        scheduler=replace(
-            before.scheduler,
-            policy=scheduler.policy,
-            parameters=scheduler.parameters,
-            n_run=scheduler.n_run,
-            tpot_guard=scheduler.tpot_guard,
-            routing=scheduler.routing,
-            routing_weights=scheduler.routing_weights,
-        ),
-    )
+    fleet = fleet_change(before, after)
+    sections = {name: getattr(after, name) for name in after.__struct_fields__ if name in LIVE}
+    fields = (name for name in after.scheduler.__struct_fields__ if f"scheduler.{name}".startswith(LIVE))
+    scheduling = {name: getattr(after.scheduler, name) for name in fields}
+    engines = [*(engine for engine in before.engines if engine not in fleet.leaving), *fleet.joining]
+    return replace(before, engines=engines, scheduler=replace(before.scheduler, **scheduling), **sections)
 
 
 def _paths(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:

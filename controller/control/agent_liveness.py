@@ -46,8 +46,6 @@ class AgentLiveness:
         received_s: Time of the last message from each agent, by agent.
     """
 
-    __slots__ = ("_asked_s", "received_s")
-
     def __init__(self) -> None:
         self.received_s: dict[str, float] = {}
         self._asked_s: dict[str, float] = {}

@@ -60,8 +60,6 @@ class Contest:
         aside: Whether the agent is set aside.
     """
 
-    __slots__ = ("_agent", "_default", "_full", "_judging", "_margin", "_rest", "_wait", "aside")
-
     def __init__(self, margin: float, *, full: int = WINDOW, judging: bool = True) -> None:
         self.aside = False
         self._judging = judging

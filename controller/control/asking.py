@@ -17,8 +17,6 @@ class Asking:
     these requests, at most `sample_rps` a second, still tells the agents what the traffic is like, and lets them learn from its answers.
     """
 
-    __slots__ = ("_sample", "all_requests")
-
     def __init__(self, *, all_requests: bool, sample_rps: float, now_s: float) -> None:
         self.all_requests = all_requests
         self._sample = TokenBucket(max(1.0, sample_rps), sample_rps, now_s) if sample_rps > 0.0 else None

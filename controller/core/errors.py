@@ -4,7 +4,9 @@ import reprlib
 from itertools import islice
 from typing import Any
 
-from hmas.engines.errors import HmasError
+from hmas.engines import errors as engine_errors
+
+HmasError = engine_errors.HmasError
 
 
 class ConfigError(HmasError):
@@ -93,20 +95,3 @@ class AdminError(HmasError):
 
 class AdminUnreachable(AdminError):
     """There is no answer at the admin API's address, or not in time."""
-
-
-__all__ = [
-    "AdminError",
-    "AdminUnreachable",
-    "BodyError",
-    "BusError",
-    "ConfigError",
-    "HmasError",
-    "MessageError",
-    "ModelError",
-    "OverrideError",
-    "PolicyError",
-    "SchedulingError",
-    "TooManyError",
-    "TraceError",
-]

@@ -40,8 +40,6 @@ class Fairness(msgspec.Struct, frozen=True, kw_only=True):
 class _Tenant:
     """The account of one tenant during the pass over time."""
 
-    __slots__ = ("backlogged_s", "began_s", "rate", "since_s", "tokens", "waiting", "waits")
-
     def __init__(self) -> None:
         self.waiting = 0
         self.rate = 0.0

@@ -27,8 +27,6 @@ OVERHEAD_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 
 class _OfTenant:
     """What is counted for each request of one tenant. Looking up a labelled counter costs more than counting, so these are kept."""
 
-    __slots__ = ("label", "outcomes", "output", "prompt", "queue_wait", "slo_met", "tpot", "ttft")
-
     def __init__(self, label: str, metrics: "Metrics") -> None:
         self.label = label
         self.outcomes: dict[OutcomeKind, Count] = {}

@@ -17,8 +17,6 @@ class BlockTable:
         segments: How many, a power of two.
     """
 
-    __slots__ = ("_count", "_keys", "_last", "_shift", "_used", "_values")
-
     def __init__(self, segments: int) -> None:
         self._last = segments - 1
         self._shift = segments.bit_length() - 1

@@ -51,8 +51,6 @@ def block_keys(tokens: Sequence[int], block_tokens: int, adapter: str = "") -> "
 class _Cache:
     """The cache of one instance: our key of each block by the engine's own hash, which says nothing to us."""
 
-    __slots__ = ("block_tokens", "keys", "number")
-
     def __init__(self, number: int) -> None:
         self.number = number
         self.block_tokens = 0

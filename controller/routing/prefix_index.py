@@ -56,8 +56,6 @@ def leading(blocks: Sequence[int], at: Callable[[int], int]) -> list[tuple[int, 
 class Trust:
     """The share of what an index expects of an instance that its engine had cached, by the engine's own reports."""
 
-    __slots__ = ("_expected", "_found")
-
     def __init__(self) -> None:
         self._expected: dict[str, float] = {}
         self._found: dict[str, float] = {}
@@ -83,8 +81,6 @@ class PrefixIndex:
 
     Two generations of half the bound each keep what was used last: a full young one becomes the old one, and the old one is dropped.
     """
-
-    __slots__ = ("_bits", "_half", "_names", "_next", "_old", "_young")
 
     def __init__(self, blocks_most: int = BLOCKS_MOST) -> None:
         self._half = max(1, blocks_most // 2)

@@ -18,8 +18,6 @@ class SystemClock:
     the steps of the machine's clock between their starts.
     """
 
-    __slots__ = ("_offset_s",)
-
     def __init__(self) -> None:
         self._offset_s = time.time() - time.monotonic()
 

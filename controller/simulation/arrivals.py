@@ -40,8 +40,6 @@ class ArrivalFeed:
         taken: Number of arrivals taken.
     """
 
-    __slots__ = ("_extra", "_head", "_pushed", "_stream", "last_s", "next_s", "taken")
-
     def __init__(self, arrivals: Iterable[Arrival]) -> None:
         """Accepts a stream in order of arrival; a sequence is sorted first."""
         if isinstance(arrivals, Sequence):

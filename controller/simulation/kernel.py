@@ -99,8 +99,6 @@ class _Live:
 class _Engine:
     """A running engine. `version` distinguishes the end of the current stretch from the ends of stretches that were cut."""
 
-    __slots__ = ("begun_s", "busy_s", "model", "name", "steps", "version")
-
     def __init__(self, name: str, model: EngineModel) -> None:
         self.name = name
         self.model = model

@@ -37,28 +37,6 @@ class Connection(asyncio.Protocol):
         idle_since_s: When the connection became free, by the loop's clock. Set by the owner.
     """
 
-    __slots__ = (
-        "_complete",
-        "_head_bytes",
-        "_keep_alive",
-        "_owner",
-        "_parser",
-        "_parts",
-        "_paused",
-        "_raw",
-        "_readable",
-        "_until_close",
-        "awaited",
-        "exchange",
-        "heard",
-        "idle_since_s",
-        "on_body",
-        "on_header",
-        "quiet_rounds",
-        "requests",
-        "transport",
-    )
-
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
         self._raw: dict[bytes, bytes] = {}

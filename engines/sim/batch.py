@@ -48,24 +48,6 @@ class Batch:
         preemptions, prompt_tokens, generation_tokens: Totals since the start.
     """
 
-    __slots__ = (
-        "_by_priority",
-        "_pause_ms",
-        "_profile",
-        "_swap_ms_per_block",
-        "_swaps",
-        "aside",
-        "budget",
-        "generation_tokens",
-        "group",
-        "n_run",
-        "partial",
-        "pool",
-        "preemptions",
-        "prompt_tokens",
-        "queue",
-    )
-
     def __init__(self, profile: Profile, n_run: int, budget: int, *, by_priority: bool, swaps: bool) -> None:
         self.n_run = n_run
         self.budget = budget

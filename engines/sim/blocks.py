@@ -30,8 +30,6 @@ class BlockPool:
         least_free: The lowest value of `free` so far.
     """
 
-    __slots__ = ("_idle", "_idle_blocks", "_units", "free", "least_free", "size", "total")
-
     def __init__(self, total: int, size: int) -> None:
         self.total = total
         self.size = size

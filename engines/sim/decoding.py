@@ -20,8 +20,6 @@ class DecodeGroup:
         joined: Number of sequences that have joined so far, which is the place of the latest in the order of the batch.
     """
 
-    __slots__ = ("_by_residue", "_kv_base", "_size", "_stops", "joined", "members", "steps")
-
     def __init__(self, block_size: int) -> None:
         self.members: dict[str, Sequence] = {}
         self.steps = 0

@@ -27,15 +27,6 @@ _EXAMPLES = ("a100-qwen3-8b", "demo-small", "h100-llama-3-70b-tp4")
 
 _EDITIONS = ("meta-", "-hf", "-instruct", "-chat", "-base")
 """Parts of a model's name that do not affect its shape, and so not its speed."""
-_TIMES = (
-    "step_ms",
-    "prefill_ms_per_seq",
-    "prefill_ms_per_token",
-    "prefill_ms_per_ktoken_sq",
-    "decode_ms_per_seq",
-    "decode_ms_per_kv_ktoken",
-    "request_ms",
-)
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
@@ -227,16 +218,11 @@ def check_profile(profile: Profile, *, origin: str | None = None) -> None:
             raise ProfileError(f"{at}: token_curve falls from {before_ms} ms to {ms} ms at {tokens} tokens; allowed: never falling")
     if profile.step_ms + profile.curve_ms(0) <= 0:
         raise ProfileError(f"{at}: step_ms {profile.step_ms}; allowed: above 0, or a token_curve that begins above 0")
-    check_fits(profile, origin=origin)
+    _check_memory(profile, at)
 
 
-def check_fits(profile: Profile, *, origin: str | None = None) -> None:
-    """Checks that weights and KV cache fit into the instance's memory, if known, and the longest sequence into the KV cache.
-
-    Raises:
-        ProfileError: Names the field, the value and what is allowed.
-    """
-    at = f"profile {profile.name if origin is None else origin}"
+def _check_memory(profile: Profile, at: str) -> None:
+    """Checks that weights and KV cache fit into the instance's memory, if known, and the longest sequence into the KV cache."""
     memory, weights = profile.memory_bytes, profile.weight_bytes
     if memory and weights >= memory:
         raise ProfileError(
@@ -271,7 +257,7 @@ def faster(profile: Profile, speed: float) -> Profile:
     """The profile with every time divided by `speed`; sizes and limits are unchanged."""
     if speed == 1.0:
         return profile
-    times = {name: getattr(profile, name) / speed for name in _TIMES}
+    times = {name: getattr(profile, name) / speed for name in Profile.__struct_fields__ if "_ms" in name}
     curve = tuple((tokens, ms / speed) for tokens, ms in profile.token_curve)
     note = f"{profile.source} Run {speed:g} times faster than that."
     return msgspec.structs.replace(profile, source=note, token_curve=curve, swap_gb_per_s=profile.swap_gb_per_s * speed, **times)

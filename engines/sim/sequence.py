@@ -65,8 +65,6 @@ class Sequence:
 class EngineQueue:
     """A heap of sequences, lowest key first; a sequence removed by `forget` stays in the heap and is skipped when it comes up."""
 
-    __slots__ = ("_heap", "live")
-
     def __init__(self) -> None:
         self._heap: list[tuple[tuple[int, float, int], Sequence]] = []
         self.live = 0

@@ -17,7 +17,7 @@ from hmas.demo.settings import DemoSettings, demo_arrivals
 from hmas.engines.sim.model import EngineModel
 from hmas.engines.sim.profile import Profile
 from hmas.loadgen.dataset import Mixture, PromptData
-from hmas.loadgen.results import SIMULATED_OUTCOMES, Result, result_of
+from hmas.loadgen.results import SIMULATED_OUTCOMES, Result, empty_result, with_record
 from hmas.loadgen.score import score
 from hmas.loadgen.workload import Arrival
 from hmas.planning.backends import Backend
@@ -111,22 +111,15 @@ def run_virtual(arrivals: Sequence[Arrival], profile: Profile, variant: Variant,
     for name in names:
         scheduler.set_controls(name, Controls(n_run=variant.n_run or profile.max_num_seqs))
     outcome = simulate([_simulated(i, a) for i, a in enumerate(arrivals)], {name: EngineModel(profile) for name in names}, scheduler)
-    results = []
-    for index, (arrival, record) in enumerate(zip(arrivals, outcome.records, strict=True)):
-        result = result_of(
+    results = [
+        with_record(
+            empty_result(index, arrival),
             record,
-            index=index,
-            kind=arrival.kind,
-            task_type=arrival.task_type,
-            size=arrival.size,
-            wanted_tokens=arrival.output_tokens,
-            slo=arrival.slo,
             outcome="lost" if record.outcome is None else SIMULATED_OUTCOMES[record.outcome],
             detail=record.reason,
         )
-        result.streamed = arrival.body is None or arrival.body.streamed
-        result.capped, result.declared = arrival.max_tokens > 0, arrival.declares
-        results.append(result)
+        for index, (arrival, record) in enumerate(zip(arrivals, outcome.records, strict=True))
+    ]
     return results, outcome.end_s
 
 

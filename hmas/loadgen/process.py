@@ -20,7 +20,7 @@ from msgspec import Meta
 
 from hmas.controller.core.errors import HmasError
 from hmas.controller.runtime.clock import Clock, SystemClock
-from hmas.loadgen.results import ClientOutcome, Result, RunSummary, count_outcomes, is_good, write_lines
+from hmas.loadgen.results import ClientOutcome, Result, RunSummary, count_outcomes, empty_result, is_good, write_lines
 from hmas.loadgen.sse import AnswerReader, read_error, read_whole
 from hmas.loadgen.workload import Arrival
 
@@ -100,25 +100,6 @@ def request_headers(arrival: Arrival, load: LoadSpec) -> dict[str, str]:
     if key:
         headers["authorization"] = f"Bearer {key}"
     return headers
-
-
-def empty_result(index: int, arrival: Arrival) -> Result:
-    """The initial result of an arrival."""
-    return Result(
-        index=index,
-        at_s=arrival.at_s,
-        kind=arrival.kind,
-        tenant=arrival.tenant,
-        task_type=arrival.task_type,
-        size=arrival.size,
-        prompt_tokens=arrival.prompt_tokens,
-        wanted_tokens=arrival.output_tokens,
-        slo=arrival.slo,
-        streamed=arrival.body is None or arrival.body.streamed,
-        answers=1 if arrival.body is None else arrival.body.answers,
-        capped=arrival.max_tokens > 0,
-        declared=arrival.declares,
-    )
 
 
 class LoadGenerator:

@@ -10,6 +10,7 @@ from hmas.controller.core.errors import TraceError
 from hmas.controller.core.objectives import slo_met, whole_due_ms
 from hmas.controller.core.types import OutcomeKind, Slo, TaskType
 from hmas.controller.simulation import RequestRecord
+from hmas.loadgen.workload import Arrival
 
 ClientOutcome = Literal["completed", "rejected", "shed", "timed_out", "failed", "lost"]
 OUTCOMES: tuple[ClientOutcome, ...] = ("completed", "rejected", "shed", "timed_out", "failed", "lost")
@@ -81,6 +82,25 @@ def is_good(result: Result) -> bool:
     return slo_met(result.ttft_ms, result.tpot_ms, result.slo)
 
 
+def empty_result(index: int, arrival: Arrival) -> Result:
+    """The initial result of an arrival."""
+    return Result(
+        index=index,
+        at_s=arrival.at_s,
+        kind=arrival.kind,
+        tenant=arrival.tenant,
+        task_type=arrival.task_type,
+        size=arrival.size,
+        prompt_tokens=arrival.prompt_tokens,
+        wanted_tokens=arrival.output_tokens,
+        slo=arrival.slo,
+        streamed=arrival.body is None or arrival.body.streamed,
+        answers=1 if arrival.body is None else arrival.body.answers,
+        capped=arrival.max_tokens > 0,
+        declared=arrival.declares,
+    )
+
+
 class RunSummary(msgspec.Struct, kw_only=True):
     """The summary of a load generator's run.
 
@@ -142,35 +162,10 @@ SIMULATED_OUTCOMES: Mapping[OutcomeKind, ClientOutcome] = {
 }
 
 
-def result_of(
-    record: RequestRecord,
-    *,
-    index: int,
-    kind: str,
-    task_type: TaskType,
-    size: str,
-    wanted_tokens: int,
-    slo: Slo,
-    outcome: ClientOutcome,
-    detail: str,
-) -> Result:
-    """The result of a simulated request as its client would measure it: the record's times and counts, the data of the workload."""
-    return Result(
-        index=index,
-        at_s=record.arrival_s,
-        kind=kind,
-        tenant=record.tenant,
-        task_type=task_type,
-        size=size,
-        prompt_tokens=record.prompt_tokens,
-        wanted_tokens=wanted_tokens,
-        slo=slo,
-        outcome=outcome,
-        ttft_ms=record.ttft_ms,
-        tpot_ms=record.tpot_ms,
-        total_ms=record.total_ms,
-        output_tokens=record.output_tokens,
-        policy=record.policy,
-        queue_ms=record.queue_ms,
-        detail=detail,
-    )
+def with_record(result: Result, record: RequestRecord, *, outcome: ClientOutcome, detail: str) -> Result:
+    """The result with what the client of a simulated request would measure: the times and counts of its record."""
+    result.outcome, result.detail = outcome, detail
+    result.ttft_ms, result.tpot_ms, result.total_ms = record.ttft_ms, record.tpot_ms, record.total_ms
+    result.output_tokens = record.output_tokens
+    result.policy, result.queue_ms = record.policy, record.queue_ms
+    return result

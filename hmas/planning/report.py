@@ -16,7 +16,7 @@ from hmas.controller.core.statistics.quantiles import percentile
 from hmas.controller.core.types import OutcomeKind, Request
 from hmas.controller.simulation import RequestRecord
 from hmas.controller.simulation.result import record_of_unserved
-from hmas.loadgen.results import SIMULATED_OUTCOMES, Result, result_of
+from hmas.loadgen.results import SIMULATED_OUTCOMES, Result, with_record
 from hmas.loadgen.score import PERCENTILES, Score, score
 from hmas.planning.loads import Load
 from hmas.planning.running import Run
@@ -189,15 +189,21 @@ def _never_sent(request: Request) -> RequestRecord:
 
 def _result(load: Load, index: int, record: RequestRecord) -> Result:
     task, wanted_tokens = load.task(index, record.request_id), load.wanted_tokens(index, record.request_id)
-    return result_of(
-        record,
+    result = Result(
         index=index,
+        at_s=record.arrival_s,
         kind=load.kind,
+        tenant=record.tenant,
         task_type=task,
         size="long" if record.prompt_tokens + wanted_tokens >= LONG_TOKENS else "short",
+        prompt_tokens=record.prompt_tokens,
         wanted_tokens=wanted_tokens,
         slo=record.slo or BASE_SLO[task],
-        # Clients do not wait for ever: a request that has not ended ten minutes after the last arrival counts as given up by its client.
+    )
+    # Clients do not wait for ever: a request that has not ended ten minutes after the last arrival counts as given up by its client.
+    return with_record(
+        result,
+        record,
         outcome="timed_out" if record.outcome is None else SIMULATED_OUTCOMES[record.outcome],
         detail=record.reason if record.outcome else "unfinished when the simulation ended",
     )

@@ -75,13 +75,9 @@ class AgentSteering:
         self.changes: list[PolicyChange] = []
         kinds = case.fleet.instances()
         self.widest = {name: kind.n_run for name, kind in kinds.items()}
-        self._agents = case.agents
         self.twin: Twin | None = None
-        settings = msgspec.convert(case.meta, AgentsConfig)
-        config = Config(scheduler=msgspec.convert({"policy": case.policy, "parameters": case.parameters}, SchedulerConfig), agents=settings)
-        self._settings: AgentsConfig = config.agents
-        self._tick_s = config.scheduler.tick_s
-        self._config = config
+        scheduling = msgspec.convert({"policy": case.policy, "parameters": case.parameters}, SchedulerConfig)
+        self._config = Config(scheduler=scheduling, agents=msgspec.convert(case.meta, AgentsConfig))
         self._case = case
         self.statera: StateraAgent | None = None
         self.meta: Meta | None = None
@@ -95,7 +91,7 @@ class AgentSteering:
 
     def controls(self) -> Sequence[Periodic]:
         """Control laws for the simulation; empty if the case has no agents."""
-        return [Periodic(every_s=self._tick_s, run=self.cycle)] if self._agents else []
+        return [Periodic(every_s=self._config.scheduler.tick_s, run=self.cycle)] if self._case.agents else []
 
     def start(self, agent: str) -> None:
         """Starts an agent, or replaces it by one without state."""
@@ -112,7 +108,7 @@ class AgentSteering:
         """Passes the telemetry of an ended request to history and agents."""
         completion = completion_of(ended, now_s)
         self.history.learn(completion)
-        if self._agents:
+        if self._case.agents:
             self.complete(completion, now_s)
 
     def complete(self, completion: Completion, now_s: float) -> None:
@@ -192,7 +188,7 @@ class AgentSteering:
             self._heard_statera,
             OverrideNotice(sent_s=now_s),
             now_s=now_s,
-            stale_after_s=self._settings.stale_after_s,
+            stale_after_s=self._config.agents.stale_after_s,
         )
 
 

@@ -219,33 +219,26 @@ def sweep_document(grid: Grid, points: Sequence[Point], rows: Sequence[Row]) -> 
     }
 
 
-def varied(rows: Sequence["Row | Mean"]) -> list[str]:
+def varied(rows: Sequence[Row]) -> list[str]:
     """Axes with more than one value, except seeds."""
     return [axis for axis in AXES if axis != "seed" and len({str(row.axes[axis]) for row in rows}) > 1]
 
 
-class Mean(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of one setting, averaged over its seeds."""
-
-    axes: dict[str, Any]
-    figures: dict[str, float]
-
-
-def means(rows: Sequence[Row]) -> list[Mean]:
-    """One entry per setting, in order of appearance."""
+def means(rows: Sequence[Row]) -> list[Row]:
+    """One row per setting, in order of appearance: that of its first seed, with the figures averaged over its seeds."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(str([row.axes[axis] for axis in AXES if axis != "seed"]), []).append(row)
     return [_mean(group) for group in groups.values()]
 
 
-def _mean(group: Sequence[Row]) -> Mean:
+def _mean(group: Sequence[Row]) -> Row:
     names = group[0].figures
     summed = {name: sum(row.figures[name] for row in group) / len(group) for name in names}
-    return Mean(axes=group[0].axes, figures=summed)
+    return msgspec.structs.replace(group[0], figures=summed)
 
 
-def curves(found: Sequence[Mean], figure: str) -> tuple[str, list[tuple[str, list[tuple[float, float]]]]]:
+def curves(found: Sequence[Row], figure: str) -> tuple[str, list[tuple[str, list[tuple[float, float]]]]]:
     """The data of a plot of one figure: its x axis, a number that varies (load before window), and a named line per other setting.
 
     Empty if no number varies.

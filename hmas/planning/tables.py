@@ -7,7 +7,7 @@ from hmas.cli.output import table
 from hmas.loadgen.score import Score, fairness_words
 from hmas.planning.plan import Plan
 from hmas.planning.report import Report
-from hmas.planning.sweep import Mean, Row, means, varied
+from hmas.planning.sweep import Row, means, varied
 
 ROWS_SHOWN = 20
 
@@ -61,7 +61,7 @@ def sweep_table(rows: Sequence[Row]) -> str:
     return table(head, [[*(str(one.axes[name]) for name in names), *_figures(one)] for one in ordered[:ROWS_SHOWN]])
 
 
-def _figures(one: Mean) -> list[str]:
+def _figures(one: Row) -> list[str]:
     f = one.figures
     shown = (f["goodput_rps"], f["goodput_rate"], f["esg_rate"], f["ttft_ms_p95"], f["tpot_ms_p95"], f["utilisation"])
     forms = ("{:.3f}", "{:.4f}", "{:.0f}", "{:.0f}", "{:.1f}", "{:.1%}")

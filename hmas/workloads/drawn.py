@@ -1,6 +1,7 @@
 """Workloads with random arrivals: Poisson, and renewal processes with a given CV."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -69,15 +70,12 @@ def poisson(options: DrawnOptions, _path: Path | None) -> Workload:
 
 def gamma(options: GammaOptions, _path: Path | None) -> Workload:
     """A stationary renewal process with the CV of the gaps given."""
-    rng = stream(options.seed, "arrivals")
-    if not options.duration and options.count:
-        times, horizon_s = np.empty(0), options.horizon_s
-        # A clustered process may take much longer than the mean; each try restarts the draws, so the result does not depend on the tries.
-        while len(times) < options.count:
-            times = renewal_times(options.rate, options.cv, horizon_s, stream(options.seed, "arrivals"))
-            horizon_s *= 2.0
-    else:
-        times = renewal_times(options.rate, options.cv, options.horizon_s, rng)
+    horizon_s = options.horizon_s
+    times = renewal_times(options.rate, options.cv, horizon_s, stream(options.seed, "arrivals"))
+    # A clustered process may take much longer than the mean; each try restarts the draws, so the result does not depend on the tries.
+    while not options.duration and len(times) < options.count:
+        horizon_s *= 2.0
+        times = renewal_times(options.rate, options.cv, horizon_s, stream(options.seed, "arrivals"))
     return with_lengths("gamma", times, options)
 
 
@@ -118,11 +116,4 @@ def _fixed(requests: Requests, options: DrawnOptions) -> Requests:
         return requests
     prompt = np.full_like(requests.prompt_tokens, options.prompt) if options.prompt else requests.prompt_tokens
     output = np.full_like(requests.output_tokens, options.output) if options.output else requests.output_tokens
-    return Requests(
-        task=requests.task,
-        prompt_tokens=prompt,
-        output_tokens=output,
-        max_tokens=np.maximum(requests.max_tokens, output),
-        tenant=requests.tenant,
-        tenants=requests.tenants,
-    )
+    return replace(requests, prompt_tokens=prompt, output_tokens=output, max_tokens=np.maximum(requests.max_tokens, output))

@@ -246,7 +246,6 @@ def annotate(
     options: Options,
     *,
     duration_s: float = 0.0,
-    session: Column | None = None,
     block_hashes: Blocks | None = None,
     hash_tokens: int = HASH_TOKENS,
 ) -> Workload:
@@ -278,7 +277,7 @@ def annotate(
         slo_ttft_ms=np.full(count, options.ttft_ms) if options.ttft_ms else ttft_ms,
         slo_tpot_ms=np.full(count, options.tpot_ms) if options.tpot_ms else tpot_ms,
         tenant=requests.tenant,
-        session=np.full(count, -1) if session is None else session,
+        session=np.full(count, -1),
         tenants=requests.tenants,
         duration_s=duration_s,
         block_hashes=block_hashes,

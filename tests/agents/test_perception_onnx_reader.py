@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hmas.agents.perception.bodies import view_of_body
 from hmas.agents.perception.onnx_reader import MODEL_FILE, WORDS_FILE, open_reader
 from hmas.agents.perception.readers import SHIPPED_TAGGER
 from hmas.agents.perception.reading import TASKS, PromptView
 from hmas.agents.perception.text import excerpt_of
-from hmas.agents.perception.training.data import read_rows, view_of_prompt
+from hmas.agents.perception.training.data import read_rows, view_of_body, view_of_prompt
 from hmas.agents.perception.training.evaluation import evaluate_reader
 from hmas.agents.perception.training.split import parts_of
 from hmas.controller.core.client_bodies import Shape

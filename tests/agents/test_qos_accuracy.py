@@ -207,7 +207,7 @@ def test_names_without_end_keep_their_bounds():
     assert len(msgspec.json.encode(long)) < 8_000
     tallies = model.tallies
     assert len(tallies.by_pane) <= LONG_PANES + 1
-    assert all(len(part.held()) <= 2 * KEPT for part in tallies.by_pane.values())
+    assert all(len(part.held) <= 2 * KEPT for part in tallies.by_pane.values())
     assert len(tallies.arrivals_s) <= 2 * ARRIVALS_MAX
     assert len(model.seen) <= IDS_MAX
     assert len(model.backlog) <= BACKLOG_MAX

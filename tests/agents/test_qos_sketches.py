@@ -100,9 +100,9 @@ def keeps_its_word(made: HeavyHitters, names) -> None:
     true = Counter(map(str, names))
     assert made.total == len(names)
     assert made.error <= len(names) / (KEPT + 1)
-    assert len(made.held()) <= 2 * KEPT
+    assert len(made.held) <= 2 * KEPT
     for name, number in true.items():
-        held = made.held().get(name)
+        held = made.held.get(name)
         assert number - made.error <= (held.count if held else 0) <= number
 
 
@@ -120,14 +120,14 @@ def test_few_names_are_counted_exactly():
     names = list(range(2 * KEPT)) * 7
     made = summary(names)
     assert made.error == 0
-    assert {share.count for share in made.held().values()} == {7}
-    assert {(share.asked, share.served) for share in made.held().values()} == {(70, 35)}
+    assert {share.count for share in made.held.values()} == {7}
+    assert {(share.asked, share.served) for share in made.held.values()} == {(70, 35)}
 
 
 def test_a_heavy_name_is_not_missed_among_many_that_come_once():
     names = [f"once-{n}" for n in range(5000)]
     names[::20] = ["heavy"] * 250
-    assert summary(names).held()["heavy"].count >= 250 - 5000 / (KEPT + 1)
+    assert summary(names).held["heavy"].count >= 250 - 5000 / (KEPT + 1)
 
 
 @given(times=st.lists(st.floats(0, 100), min_size=1, max_size=200))

@@ -92,7 +92,7 @@ def test_cutting_all_back_alike_is_fair(asked, scale):
                    outcome=OutcomeKind.TIMED_OUT, predicted_output_tokens=1000 * tokens)
         for number, tokens in enumerate(asked)
     ]  # fmt: skip
-    assert fairness(counted(ended).tenants().held(), {})[0] > 0.99
+    assert fairness(counted(ended).tenants().held, {})[0] > 0.99
 
 
 def feed(model: QosModel, seconds: float, **changes) -> list:

@@ -127,7 +127,7 @@ class FleetModel:
         """
         if now_s - self._seen_s > FRESH_S:
             return [], "no snapshot of the fleet for a while"
-        usable = [view for view in self._views if not view.draining and (view.engine is None or view.engine.healthy)]
+        usable = [view for view in self._views if view.usable]
         if not usable:
             return [], "no engine is healthy"
         plants, unknown = [], ""

@@ -10,9 +10,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from hmas.agents.perception.bodies import view_of_body
 from hmas.agents.perception.reading import PromptView
-from hmas.agents.perception.training.data import ANY_MODEL, Row
+from hmas.agents.perception.training.data import ANY_MODEL, Row, view_of_body
 from hmas.controller.core.client_bodies import EXCHANGES, Shape
 from hmas.controller.core.client_systems import Draws, short_system
 from hmas.controller.core.request_body import CHAT

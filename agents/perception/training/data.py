@@ -10,11 +10,12 @@ from zlib import crc32
 import msgspec
 import numpy as np
 
-from hmas.agents.perception.bodies import view_of_body
-from hmas.agents.perception.reading import TASKS, PromptView
+from hmas.agents.perception.reading import TASKS, PromptView, view_of
 from hmas.controller.core.client_bodies import Shape, client_body
 from hmas.controller.core.client_systems import Draws
 from hmas.controller.core.errors import ModelError
+from hmas.controller.core.notices import notice_of
+from hmas.controller.core.request_body import read_call
 from hmas.controller.core.types import TaskType
 from hmas.engines.tokens import estimate_tokens
 
@@ -119,6 +120,15 @@ def view_of_prompt(
     chance = np.random.default_rng(crc32(f"{shape}:{prompt}".encode("utf-8", "replace"))) if rng is None else rng
     path, document = client_body(shape, prompt, model=ANY_MODEL, rng=chance, exchanges=exchanges, max_tokens=max_tokens, holdout=holdout)
     return view_of_body(path, document, share_prompts=share_prompts)
+
+
+def view_of_body(path: str, document: dict[str, Any], *, share_prompts: bool = True) -> PromptView:
+    """What a reader would see of a request with this JSON body behind a gateway; every text is empty unless it shares prompts.
+
+    Raises:
+        BodyError: The gateway would refuse the body; names the field, its value and what is allowed.
+    """
+    return view_of(notice_of(read_call(path, document), share_prompts=share_prompts))
 
 
 def read_rows(paths: Sequence[Path]) -> list[Row]:

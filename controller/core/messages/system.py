@@ -49,6 +49,11 @@ class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
         """Slots of the window that are taken: one for each sequence."""
         return max(self.in_flight, self.sequences)
 
+    @property
+    def usable(self) -> bool:
+        """Whether new requests may go to it: its engine is not known to be down, and it is not draining."""
+        return not self.draining and (self.engine is None or self.engine.healthy)
+
 
 class SystemSnapshot(Message, frozen=True, tag="system"):
     """Queue and engine state, sent every control cycle (gateway -> qos).

@@ -47,8 +47,6 @@ def pinball(value: float, quantile: float, level: float) -> float:
 class SortedWindow:
     """The newest `limit` values, in ascending order: `ordered`."""
 
-    __slots__ = ("_arrived", "_limit", "ordered")
-
     def __init__(self, limit: int) -> None:
         self.ordered: list[float] = []
         self._arrived: deque[float] = deque()

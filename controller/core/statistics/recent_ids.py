@@ -6,8 +6,6 @@ from collections import OrderedDict
 class RecentIds:
     """The newest `limit` ids in the order in which they were first added; above the limit the oldest is dropped."""
 
-    __slots__ = ("_ids", "_limit")
-
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._ids: OrderedDict[str, None] = OrderedDict()

@@ -15,7 +15,7 @@ from hmas.controller.simulation import Arrival, Periodic, RequestRecord, Simulat
 from hmas.controller.simulation.check import check
 from hmas.controller.simulation.kernel import Control
 from hmas.engines.sim.model import EngineModel
-from hmas.loadgen.results import SIMULATED_OUTCOMES, Result, result_of
+from hmas.loadgen.results import SIMULATED_OUTCOMES, Result, with_record
 from hmas.loadgen.score import Score, score
 from hmas.planning.case import AGENTS, Case
 from hmas.planning.fleet import Fleet
@@ -129,14 +129,17 @@ def _results(requests: Sequence[Asked], result: SimulationResult) -> list[Result
 
 def _result(number: int, one: Asked, record: RequestRecord) -> Result:
     tokens = one.request.prompt_tokens + one.truth.output_tokens
-    return result_of(
-        record,
+    result = Result(
         index=number,
+        at_s=record.arrival_s,
         kind=one.kind,
+        tenant=record.tenant,
         task_type=one.truth.task,
         size="long" if tokens >= LONG_TOKENS else "short",
+        prompt_tokens=record.prompt_tokens,
         wanted_tokens=one.truth.output_tokens,
         slo=one.truth.slo,
-        outcome="timed_out" if record.outcome is None else SIMULATED_OUTCOMES[record.outcome],
-        detail=record.reason,
+    )
+    return with_record(
+        result, record, outcome="timed_out" if record.outcome is None else SIMULATED_OUTCOMES[record.outcome], detail=record.reason
     )
