@@ -18,6 +18,8 @@ SIMULATION = (
     "hmas/engines/sim/decoding.py",
     "hmas/engines/sim/batch.py",
     "hmas/engines/sim/model.py",
+    "hmas/controller/routing/block_table.py",
+    "hmas/controller/routing/exact_index.py",
     "hmas/controller/routing/least_loaded.py",
     "hmas/controller/routing/prefix_index.py",
     "hmas/controller/routing/scored.py",
