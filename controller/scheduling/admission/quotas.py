@@ -136,7 +136,7 @@ class Tenancy:
         """The limits of a tenant."""
         return self._limits.get(tenant, NO_LIMITS)
 
-    def set_limits(self, tenant: str, limits: TenantLimits, running: int, now_s: float) -> bool:
+    def set_limits(self, tenant: str, limits: TenantLimits, running: int, now_s: float) -> None:
         """Replaces a tenant's limits. Quotas apply from the next request on; charges already made for requests in flight stay as they are.
 
         Args:
@@ -144,9 +144,6 @@ class Tenancy:
             limits: The new limits, `NO_LIMITS` for none.
             running: How many sequences the tenant has in flight.
             now_s: The time.
-
-        Returns:
-            Whether the tenant's slots became limited or stopped being limited. Then its waiting requests have to be sorted again.
         """
         was_bounded = tenant in self.bounded
         if limits == NO_LIMITS:
@@ -165,7 +162,6 @@ class Tenancy:
         elif meter is not None:
             del self._meters[tenant]
         self.version += 1
-        return was_bounded != limits.bounded
 
     # -- rates ------------------------------------------------------------------------------------------------------------
 
