@@ -190,6 +190,15 @@ class StateraModel:
         wanted = restored.n_run if restored is not None else self._n_run_start or cold
         return max(min(self._n_run_min, ceiling), min(ceiling, wanted))
 
+    def _least(self, instance: InstanceView) -> int:
+        """Returns the smallest window: under the TPOT guard at least the square root of the engine's ceiling.
+
+        The guard holds smaller batches by itself, request by request. A smaller window would hold back even what the guard lets go, for a
+        target that may be out of reach under any window.
+        """
+        ceiling = max(1, instance.capacity_n_run)
+        return min(ceiling, max(self._n_run_min, math.isqrt(ceiling) if instance.guard_enabled else 1))
+
     def _regulate(self, station: InstanceController, instance: InstanceView, view: ShortView, now_s: float) -> ControlAction | None:
         ceiling = max(1, instance.capacity_n_run)
         if not station.started:
@@ -197,6 +206,7 @@ class StateraModel:
             start = station.why[0] or f"start: nothing is measured yet; the engine takes {ceiling} at most"
             return self._action(station, instance, view, now_s, (start, "the engine's own", station.guard_factors.account))
         is_due = now_s - station.updated_s >= self._period_s * 0.95
+        station.loop.low = self._least(instance)
         if is_due:
             low = min(self._n_run_min, ceiling)
             station.target = best_window(station.plant, now_n=station.loop.n_run(ceiling), low=low, high=ceiling)
@@ -367,6 +377,8 @@ def _window_reason(station: InstanceController, target: Target | None, band: Ban
     best = f"at {target.n_run} the model expects the most good requests: {target.rps:.1f}/s when full, {target.share:.0%} within TPOT"
     corrected = f"; corrected to {aim} by the TPOT that was measured since, which is now {side} its band" if aim != target.n_run else ""
     now = loop.n_run(ceiling)
+    if aim < loop.low:
+        return f"{best}; under the TPOT guard the window does not fall below {loop.low}"
     held = "; the window stays wider while targets are met" if kept and now > aim else "; the window is on its way" if now != aim else ""
     return f"{best}{corrected}{held}"
 

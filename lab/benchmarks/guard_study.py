@@ -7,7 +7,7 @@ and then it stands still for 30 to 120 ms. Without that noise nothing near capac
     python lab/benchmarks/guard_study.py --flood    # what a tenant within its share keeps of what it has alone
     python lab/benchmarks/guard_study.py --slow     # clients that declare no targets, on an engine too slow for the usual ones
     python lab/benchmarks/guard_study.py --steep    # the same where each sequence makes the others slower, beside fixed windows that shed
-    python lab/benchmarks/guard_study.py --busy     # tight targets on a machine that other processes hold up: good and served, in percent
+    python lab/benchmarks/guard_study.py --busy     # tight targets on a machine that others hold up: good and served in %, P95 TTFT in s
     python lab/benchmarks/guard_study.py --gpu      # tight targets on a GPU's model without noise, beside fixed windows that shed
     python lab/benchmarks/guard_study.py --prompts  # tight targets on an engine whose prompts take a good part of its time
     python lab/benchmarks/guard_study.py --phases   # the same on a machine that is slow for a while, now and then, as shared ones are
@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -150,18 +151,26 @@ def noisy(**changed: float) -> Profile:
     return Noisy(**(msgspec.structs.asdict(load_profile("demo-small")) | changed))
 
 
-def tight(rate_rps: float, slo: SloTarget, arm: str, seed: int, *, heavy: bool = False, **busy: float) -> tuple[float, float]:
-    """Percent of good and of served requests, of 128 tokens in and 32 out, over a minute. `busy`: as in `Noisy`."""
+class Shown(NamedTuple):
+    """Percent of good and of served requests, and the P95 of the seconds to the first token, or to the refusal."""
+
+    good: float
+    served: float
+    p95_s: float
+
+
+def tight(rate_rps: float, slo: SloTarget, arm: str, seed: int, *, heavy: bool = False, **busy: float) -> Shown:
+    """What comes of requests of 128 tokens in and 32 out, over a minute. `busy`: as in `Noisy`."""
     return _of_chats(noisy(**(HEAVY if heavy else LIGHT), **busy), rate_rps, slo, arm, seed)
 
 
-def _of_chats(cpu: Profile, rate_rps: float, slo: SloTarget, arm: str, seed: int) -> tuple[float, float]:
+def _of_chats(cpu: Profile, rate_rps: float, slo: SloTarget, arm: str, seed: int) -> Shown:
     cpu = msgspec.structs.replace(cpu, prefill_ms_per_ktoken_sq=0.0, decode_ms_per_kv_ktoken=0.0)
     return of_one_tenant(cpu, f"poisson:rate={rate_rps},duration=60,prompt=128,output=32", slo, arm, seed)
 
 
-def of_one_tenant(profile: Profile, workload: str, slo: SloTarget, arm: str, seed: int) -> tuple[float, float]:
-    """Percent of good and of served requests on one engine, all of one tenant."""
+def of_one_tenant(profile: Profile, workload: str, slo: SloTarget, arm: str, seed: int) -> Shown:
+    """What comes of requests on one engine, all of one tenant."""
     MACHINE.start(seed)
     kind = Kind(profile=profile, n_run=256, token_budget=profile.max_num_batched_tokens, model="m")
     fleet = Fleet(groups=[Group(kind=kind, count=1)])
@@ -186,7 +195,8 @@ def of_one_tenant(profile: Profile, workload: str, slo: SloTarget, arm: str, see
     DICE.seed(seed)
     records = run_case(case, load=replace(load, feed=with_tenant)).records
     served = fmean(record.outcome == OutcomeKind.COMPLETED for record in records)
-    return 100.0 * fmean(record.slo_met for record in records), 100.0 * served
+    waits_s = [(record.total_ms if record.ttft_ms < 0.0 else record.ttft_ms) / 1000.0 for record in records]
+    return Shown(100.0 * fmean(record.slo_met for record in records), 100.0 * served, float(np.quantile(waits_s, 0.95)))
 
 
 def chats(tenant: str, rate_rps: float, seed: int, weight: float, history: History) -> Iterator[Arrival]:
@@ -296,20 +306,21 @@ def slow(rate_rps: float, seconds: float, seed: int, arm: str, *, steep: bool = 
 
 
 def show_busy(seeds: Iterable[int], *, phases: bool) -> None:
-    """Prints good and served requests of pass-through and of the product, with and without agents, and without the guard either."""
+    """Prints good and served requests and P95 TTFT in s, of pass-through and of the product, whole and without agents or guard."""
     arms = (PASS, PRODUCT, ALONE, NO_GUARD)
     machines = [(False, {"held": held, "held_s": held_s, "longer": longer}) for held, held_s, longer in BUSY]
     if phases:
         names = ("held", "held_s", "phase_s", "slower")
         machines = [(heavy, dict(zip(names, figures, strict=True))) for heavy in (False, True) for figures in PHASES]
-    print(f"{'machine':>24} {'rate':>4} {'targets':>9} {' '.join(f'{arm:>13}' for arm in arms)}")
+    print(f"{'machine':>24} {'rate':>4} {'targets':>9} {' '.join(f'{arm:>19}' for arm in arms)}")
     for heavy, machine in machines:
         name = f"{'heavy' if heavy else 'light'} {' '.join(f'{figure:g}' for figure in machine.values())}"
         for rate_rps, ttft_ms, tpot_ms in PHASE_RATES if phases else BUSY_RATES:
             slo, row = SloTarget(ttft_ms=ttft_ms, tpot_ms=tpot_ms), ""
             for arm in arms:
                 runs = [tight(rate_rps, slo, arm, seed, heavy=heavy, **machine) for seed in seeds]
-                row += f" {fmean(good for good, _ in runs):>6.1f} {fmean(served for _, served in runs):>6.1f}"
+                good, served, p95_s = (fmean(figures) for figures in zip(*runs, strict=True))
+                row += f" {good:>6.1f} {served:>6.1f} {p95_s:>5.1f}"
             print(f"{name:>24} {rate_rps:>4} {f'{ttft_ms}/{tpot_ms}':>9}{row}", flush=True)
 
 
