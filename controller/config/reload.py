@@ -21,6 +21,8 @@ LIVE = (
     "scheduler.tpot_guard",
 )
 """Settings, or whole sections, that are applied while the gateway serves. Engines join and leave, too: see `fleet_change`."""
+OF_AGENTS = ("agents", "scheduler", "slo", "logging")
+"""Sections with which an agent has to be started again."""
 
 
 class Difference(NamedTuple):
@@ -67,6 +69,11 @@ def taken(before: Config, after: Config) -> Config:
     scheduling = {name: getattr(after.scheduler, name) for name in fields}
     engines = [*(engine for engine in before.engines if engine not in fleet.leaving), *fleet.joining]
     return replace(before, engines=engines, scheduler=replace(before.scheduler, **scheduling), **sections)
+
+
+def concerns_agents(before: Config, after: Config) -> bool:
+    """Whether an agent has to be started again to go by the other configuration."""
+    return any(getattr(before, section) != getattr(after, section) for section in OF_AGENTS)
 
 
 def _paths(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:

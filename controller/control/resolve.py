@@ -255,7 +255,7 @@ def _followed(
         return None, f"no word from meta for more than {stale_after_s:g} s"
     known, own = meta.word.configured, label_of(configured.policy, configured.parameters, 0)
     if known not in ("", own) and not meta.word.bypass:
-        return None, f"meta goes by {known}, which was configured when it started; it follows after a restart"
+        return None, f"meta goes by {known}, which was configured when it started; SIGHUP to it starts it again"
     return meta.word, ""
 
 

@@ -31,6 +31,7 @@ class ChildSpec:
         watchdog_s: Longest silence of a ready child before it is killed and restarted; 0 for no limit.
         sockets: Bound sockets that it inherits. They stay open here: connections wait in them while it is started again.
         final_codes: Exit codes after which a restart would not help, such as that for an unusable configuration.
+        again_codes: Exit codes with which it asks to be started again. That is no crash.
     """
 
     name: str
@@ -43,6 +44,7 @@ class ChildSpec:
     watchdog_s: float = 0.0
     sockets: Sequence[socket.socket] = ()
     final_codes: frozenset[int] = frozenset()
+    again_codes: frozenset[int] = frozenset()
 
 
 class Child:

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 log = logging.getLogger(__name__)
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+CHANGED = 75
+"""Exit code of an agent that ends to be started again with a changed configuration."""
 
 
 class StopFlags:

@@ -91,8 +91,8 @@ class _Kept:
 class Supervisor:
     """Children by name. Use as `async with Supervisor(...) as keeper: code = await keeper.run(stop)`; leaving it stops every child.
 
-    A child that ends without a stop by the supervisor has crashed, regardless of its exit code, and is restarted by `RestartRule`. After a
-    final exit code it is given up at once. A child that is given up is not started again; if it is essential, `run` returns.
+    A child that ends without a stop by the supervisor has crashed and is restarted by `RestartRule`, unless its exit code asks for that.
+    After a final exit code it is given up at once. A child that is given up is not started again; if it is essential, `run` returns.
     """
 
     def __init__(
@@ -184,23 +184,24 @@ class Supervisor:
 
     async def _keep(self, kept: _Kept) -> None:
         while not self._stopping.is_set():
+            asks = False
             if kept.child is not None:
                 started_s = self._clock.now_s()
                 code = await self._until_end(kept, kept.child)
                 if self._stopping.is_set():
                     return
-                detail = exit_words(code)
+                detail, asks = exit_words(code), code in kept.spec.again_codes
                 if code in kept.spec.final_codes:
                     self._give_up(kept, f"{detail}, after which a restart would not help")
                     return
             else:
                 started_s, detail = self._clock.now_s(), kept.status
-            delay_s = kept.history.crashed(started_s, self._clock.now_s())
+            delay_s = self._rule.first_s if asks else kept.history.crashed(started_s, self._clock.now_s())
             if delay_s is None:
                 self._give_up(kept, f"{detail}; more than {self._rule.burst} crashes within {self._rule.window_s:g} s")
                 return
             kept.state = "waiting"
-            self._tell(kept, "crashed", f"{detail}; starts again in {delay_s:.1f} s")
+            self._tell(kept, "stopped" if asks else "crashed", f"{detail}; starts again in {delay_s:.1f} s")
             kept.child = None
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), delay_s)

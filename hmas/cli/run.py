@@ -1,9 +1,10 @@
 """`hmas run`: one process in the foreground, as systemd, containers and `hmas up` start it."""
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import uvloop
@@ -15,6 +16,7 @@ from hmas.controller.bus.base import Bus
 from hmas.controller.bus.no_bus import NoBus
 from hmas.controller.bus.redis_bus import RedisBus
 from hmas.controller.config.derived import AGENT_NAMES
+from hmas.controller.config.reload import concerns_agents
 from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.runtime import logs
@@ -22,9 +24,11 @@ from hmas.controller.runtime.clock import SystemClock
 from hmas.controller.runtime.notify import Notifier
 from hmas.controller.runtime.ports import inherited_sockets
 from hmas.controller.runtime.process import Collector, set_niceness
-from hmas.controller.runtime.signals import stop_flags
+from hmas.controller.runtime.signals import CHANGED, stop_flags
 
 NOTIFY_EVERY_S = 1.0
+log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 @click.group()
@@ -48,13 +52,17 @@ def run_gateway(config_file: str | None) -> None:
 @run.command("agent", epilog=example("HMAS_BUS__URL=redis://127.0.0.1:6379 hmas run agent qos --config hmas.yaml"))
 @click.argument("name", type=click.Choice(AGENT_NAMES))
 @config_option
-def run_one_agent(name: str, config_file: str | None) -> None:
-    """Run the agent NAME."""
+@click.pass_context
+def run_one_agent(ctx: click.Context, name: str, config_file: str | None) -> None:
+    """Run the agent NAME.
+
+    On SIGHUP it ends with exit code 75 if the configuration has changed for it: the service manager starts it again.
+    """
     config = read_config(config_file)
     if not config.bus.url:
         raise ConfigError(_NO_BUS.format(who=f"agent {name}"))
     logs.configure(config.logging.level, config.logging.format, name)
-    _run(_agent(name, config))
+    ctx.exit(_run(_agent(name, config, lambda: read_config(config_file))))
 
 
 @run.command("engine", epilog=example("hmas run engine --profile demo-small --port 8101"))
@@ -82,10 +90,10 @@ def _make_bus(config: Config) -> Bus:
     return NoBus()
 
 
-def _run(work: Coroutine[Any, Any, None]) -> None:
+def _run(work: Coroutine[Any, Any, T]) -> T:
     """Runs to the end. A port in use may soon be free, so that is not an error of the configuration."""
     try:
-        uvloop.run(work)
+        return uvloop.run(work)
     except OSError as error:
         raise click.ClickException(
             f"cannot listen: {error.strerror or error}; another process has the port, or the address is not of this machine"
@@ -143,14 +151,29 @@ async def _tell_stopping(stop: asyncio.Event, notifier: Notifier) -> None:
     notifier.stopping()
 
 
-async def _agent(name: str, config: Config) -> None:
+async def _agent(name: str, config: Config, read: Callable[[], Config]) -> int:
+    """Runs an agent; returns `CHANGED` if it has ended for a changed configuration, else 0."""
     set_niceness(config.agents.nice, spare_cpu_only=config.agents.spare_cpu_only)
-    bus = RedisBus(config.bus.url, config.bus.key_prefix)
+    bus, code = RedisBus(config.bus.url, config.bus.key_prefix), 0
+
+    def read_again() -> None:
+        nonlocal code
+        try:
+            is_changed = concerns_agents(config, read())
+        except ConfigError as error:
+            log.error("reading the configuration again: %s; everything stays as it was", error)  # noqa: TRY400 - the message says it all
+            return
+        if is_changed:
+            log.info("the configuration has changed; ending, to be started again with it")
+            code = CHANGED
+            flags.stop.set()
+
     try:
-        with stop_flags() as flags:
+        with stop_flags(read_again) as flags:
             await run_agent(name, config, bus, SystemClock(), stop=flags.stop, instance=instance_name(os.environ), notify=Notifier())
     finally:
         await bus.close()
+    return code
 
 
 async def _engine(*, profile: str, speed: float, host: str, port: int, name: str, model: str) -> None:

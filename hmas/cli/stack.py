@@ -14,6 +14,7 @@ from hmas.controller.config.derived import running_agents, url_of
 from hmas.controller.config.schema import Config
 from hmas.controller.runtime.child import ChildSpec
 from hmas.controller.runtime.ports import free_ports
+from hmas.controller.runtime.signals import CHANGED
 
 GATEWAY = "gateway"
 """Name of the gateway's process."""
@@ -92,7 +93,16 @@ class Stack:
 
     def _agent(self, name: str, env: Mapping[str, str]) -> ChildSpec:
         argv = _hmas("run", "agent", name, *self._config_option())
-        return ChildSpec(name=name, argv=argv, env=env, stage=AGENT_STAGE, notifies=True, watchdog_s=AGENT_WATCHDOG_S, final_codes=UNUSABLE)
+        return ChildSpec(
+            name=name,
+            argv=argv,
+            env=env,
+            stage=AGENT_STAGE,
+            notifies=True,
+            watchdog_s=AGENT_WATCHDOG_S,
+            final_codes=UNUSABLE,
+            again_codes=frozenset({CHANGED}),
+        )
 
     def _gateway(self, env: Mapping[str, str], sockets: Sequence[socket]) -> ChildSpec:
         return ChildSpec(

@@ -19,7 +19,7 @@ from hmas.cli.targets import ALLOWED, parse_targets
 from hmas.controller.bus.address import without_secrets
 from hmas.controller.bus.embedded import EmbeddedServer
 from hmas.controller.bus.redis_bus import RedisBus
-from hmas.controller.config.derived import AGENT_NAMES, bus_dir
+from hmas.controller.config.derived import AGENT_NAMES, bus_dir, running_agents
 from hmas.controller.config.loader import PRESETS, advice
 from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import AdminError, BusError
@@ -74,8 +74,9 @@ class Upkeep:
         keeper: Supervisor | None = None
 
         def reload() -> None:
-            if keeper is None or not keeper.send(GATEWAY, signal.SIGHUP):
-                log.warning("SIGHUP: the gateway is not ready; send the signal again later")
+            for name in (GATEWAY, *running_agents(self.stack.config.agents)):
+                if keeper is None or not keeper.send(name, signal.SIGHUP):
+                    log.warning("SIGHUP: %s is not ready; send the signal again later", name)
 
         with stop_flags(reload) as flags:
             async with _bus_in_use(self.stack.config) as bus, Supervisor(self.stack.engine_specs(), on_event=_Teller(bus.bus)) as keeper:

@@ -97,7 +97,7 @@ def test_meta_of_another_configuration_does_not_undo_an_operators_reload():
     old, configured = "robust-edf(weight=0.2)", Configured(policy="fcfs", n_run=0, routers={"*": "default"})
     found = at(meta=decide(configured=old, n_run=3, router="round-robin"), configured=configured)
     assert (found.policy.value, found.policy.source) == ("fcfs", "fallback")
-    assert found.policy.reason == f"meta goes by {old}, which was configured when it started; it follows after a restart"
+    assert found.policy.reason == f"meta goes by {old}, which was configured when it started; SIGHUP to it starts it again"
     assert found.instances["a"].controls.n_run == 32
     assert (found.routers["*"].value, found.routers["*"].source) == ("default", "fallback")
     assert at(meta=decide(configured=old, bypass=True), configured=configured).policy.source == "bypass"

@@ -137,6 +137,18 @@ async def test_a_final_exit_code_is_not_tried_again():
     assert events.kinds() == ["started", "ready", "given-up"]
 
 
+async def test_one_that_asks_to_be_started_again_has_not_crashed():
+    events = Events()
+    code = NOTIFY + SERVE + "signal.signal(signal.SIGHUP,lambda *a:sys.exit(7));tell('READY=1');" + WAIT
+    spec = script(code, notifies=True, again_codes=frozenset({7}))
+    async with Supervisor([spec], on_event=events, rule=FAST) as keeper:
+        for turn in range(1, FAST.burst + 3):
+            await events.until("ready", turn)
+            assert keeper.send("child", signal.SIGHUP)
+            assert (await events.until("stopped", turn)).detail.startswith("ended with status 7; starts again in")
+    assert "crashed" not in events.kinds()
+
+
 async def test_losing_an_essential_child_ends_the_run():
     async with Supervisor([script("raise SystemExit(3)", essential=True)], rule=FAST) as keeper:
         assert await asyncio.wait_for(keeper.run(asyncio.Event()), 20) == 1

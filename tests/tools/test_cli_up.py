@@ -140,6 +140,25 @@ def test_sighup_makes_the_gateway_read_its_configuration_again(tmp_path):
         assert up.child("run gateway") == gateway, "it was not started again"
 
 
+def test_sighup_starts_the_agents_again_that_a_change_concerns(tmp_path):
+    config = tmp_path / "hmas.yaml"
+    config.write_text("scheduler: {policy: fcfs}")
+    with Up(tmp_path, "--engine", "sim", "--no-auth", "--agents", "qos,meta", "--config", str(config)) as up:
+        up.announced()
+        before = {name: up.child(f"run agent {name}") for name in ("qos", "meta")}
+        config.write_text("scheduler: {policy: fcfs}\ntenants: {free: {weight: 2}}")
+        up.process.send_signal(signal.SIGHUP)
+        until(lambda: "taken: tenants.free" in up.hmas("events", "--kind", "config")[1])
+        assert {name: up.child(f"run agent {name}") for name in before} == before, "they do not read tenants"
+
+        config.write_text("scheduler: {policy: sjf}")
+        up.process.send_signal(signal.SIGHUP)
+        until(lambda: not set(before.values()) & set(up.family().values()))
+        policy = until(lambda: (found := json.loads(up.hmas("status", "--json")[1])["policy"])["source"] == "meta" and found)
+        assert policy["name"] == "sjf", "meta goes by what is configured now"
+        assert "crashed" not in up.hmas("events", "--all")[1]
+
+
 def gone(pids):
     return [
         pid for pid in pids if Path(f"/proc/{pid}").exists() and Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
