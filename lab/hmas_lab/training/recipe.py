@@ -4,7 +4,7 @@ import hashlib
 from importlib.resources import files
 
 MODULES = (
-    ("hmas.agents.perception", ("bodies.py", "encoder.py", "text.py")),
+    ("hmas.agents.perception", ("encoder.py", "reading.py", "text.py")),
     ("hmas.agents.perception.training", ("clients.py", "data.py", "feeding.py", "fitting.py", "metrics.py", "network.py", "split.py")),
     ("hmas.agents.model_store", ("ranges.py",)),
     ("hmas.controller.core", ("client_bodies.py", "client_systems.py", "client_texts.json", "prompt_texts.py", "request_body.py")),
