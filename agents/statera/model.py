@@ -208,6 +208,7 @@ class StateraModel:
         is_due = now_s - station.updated_s >= self._period_s * 0.95
         station.loop.low = self._least(instance)
         if is_due:
+            # Searched below the floor, too: limited to it, `guard_study.py --prompts` has 2 points fewer in time.
             low = min(self._n_run_min, ceiling)
             station.target = best_window(station.plant, now_n=station.loop.n_run(ceiling), low=low, high=ceiling)
         target = station.target

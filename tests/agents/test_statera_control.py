@@ -347,8 +347,8 @@ def test_what_one_instance_misses_lowers_no_window_of_another():
     assert n_run["bad"] < 64
 
 
-@pytest.mark.parametrize(("guarded", "least"), [(True, 16), (False, 1)])
-def test_under_the_guard_a_window_keeps_the_square_root_of_the_engines_own(guarded: bool, least: int):
+@pytest.mark.parametrize(("guarded", "least", "most"), [(True, 16, 16), (False, 1, 2)])
+def test_under_the_guard_a_window_keeps_the_square_root_of_the_engines_own(guarded: bool, least: int, most: int):
     """Every request misses its TPOT target, at any window."""
     model, n_run = StateraModel(period_s=0.25), 256
     for step in range(800):
@@ -357,7 +357,7 @@ def test_under_the_guard_a_window_keeps_the_square_root_of_the_engines_own(guard
         ended = [completion(step, now_s, tpot_ms=80.0)]
         view = short_view(now_s, instances=[seen], queued=50, utilization={"i0": 2.0}, recent=ended, tpot_violation_rate=1.0)
         n_run = last_n_run(model.observe(view, now_s), n_run)
-    assert n_run <= 2 if least == 1 else n_run == least
+    assert least <= n_run <= most
 
 
 def test_the_misses_of_an_instance_are_those_of_its_recent_ends_that_no_client_caused():
