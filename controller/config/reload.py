@@ -23,6 +23,8 @@ LIVE = (
 """Settings, or whole sections, that are applied while the gateway serves. Engines join and leave, too: see `fleet_change`."""
 OF_AGENTS = ("agents", "scheduler", "slo", "logging")
 """Sections with which an agent has to be started again."""
+READ_AT_START = ("enabled", "only", "ask", "ask_sample_rps", "set_aside", "stale_after_s")
+"""Settings in `agents` that the gateway and the supervisor go by, too; all others are those of agents alone, which start again."""
 
 
 class Difference(NamedTuple):
@@ -55,7 +57,7 @@ def fleet_change(before: Config, after: Config) -> FleetChange:
 
 def differences(before: Config, after: Config) -> list[Difference]:
     """Every changed setting, in the order of the configuration; a tenant or an engine counts as one setting."""
-    found = [Difference(setting, live=setting.startswith(LIVE)) for setting in _paths(to_builtins(before), to_builtins(after))]
+    found = [Difference(setting, live=_is_live(setting)) for setting in _paths(to_builtins(before), to_builtins(after))]
     fleet = fleet_change(before, after)
     found += [Difference(f"engines.{engine.name}", live=True) for engine in (*fleet.joining, *fleet.leaving)]
     return found + [Difference(f"engines.{name}", live=False) for name in fleet.restart]
@@ -67,13 +69,19 @@ def taken(before: Config, after: Config) -> Config:
     sections = {name: getattr(after, name) for name in after.__struct_fields__ if name in LIVE}
     fields = (name for name in after.scheduler.__struct_fields__ if f"scheduler.{name}".startswith(LIVE))
     scheduling = {name: getattr(after.scheduler, name) for name in fields}
+    agents = replace(after.agents, **{name: getattr(before.agents, name) for name in READ_AT_START})
     engines = [*(engine for engine in before.engines if engine not in fleet.leaving), *fleet.joining]
-    return replace(before, engines=engines, scheduler=replace(before.scheduler, **scheduling), **sections)
+    return replace(before, engines=engines, scheduler=replace(before.scheduler, **scheduling), agents=agents, **sections)
 
 
 def concerns_agents(before: Config, after: Config) -> bool:
     """Whether an agent has to be started again to go by the other configuration."""
     return any(getattr(before, section) != getattr(after, section) for section in OF_AGENTS)
+
+
+def _is_live(setting: str) -> bool:
+    section, _, name = setting.partition(".")
+    return setting.startswith(LIVE) or (section == "agents" and name not in READ_AT_START)
 
 
 def _paths(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:

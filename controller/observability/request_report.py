@@ -12,9 +12,9 @@ from hmas.controller.core.types import OutcomeKind, Slo
 from hmas.controller.observability.observer import Completion, Estimates
 from hmas.controller.observability.request_trace import DispatchAttempt, QueueSample, RequestTrace, RequestTraces
 from hmas.controller.scheduling.dispatch import FENCE
-from hmas.controller.scheduling.dispatch import GUARD as TPOT_GUARD
 from hmas.controller.scheduling.policies.registry import GUARD, POLICIES, make_policy
 from hmas.controller.scheduling.policy_base.declaration import OUTPUT_LENGTH, SERVICE_TIME
+from hmas.controller.scheduling.queue.model_queue import GUARD as TPOT_GUARD
 
 SAMPLES_SHOWN = 20
 FULL, DOWN = "all instances at their limit", "no healthy instance"

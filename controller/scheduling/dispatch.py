@@ -14,7 +14,7 @@ from hmas.controller.scheduling.instances.instance_group import InstanceGroup, L
 from hmas.controller.scheduling.instances.kv_fence import upper_tokens
 from hmas.controller.scheduling.instances.room import may_pass_fence
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
-from hmas.controller.scheduling.queue.model_queue import WINDOW, ModelQueue
+from hmas.controller.scheduling.queue.model_queue import GUARD, WINDOW, ModelQueue
 from hmas.controller.scheduling.queue.tenant_share import TenantShareLimiter
 from hmas.controller.scheduling.routers import Routers
 from hmas.controller.scheduling.settings import SchedulerSettings
@@ -24,13 +24,15 @@ LOOK_AHEAD = 8
 BARRED_MOST = 256
 """Entries that it may pass besides because no instance with a free slot may take them: they say nothing of those behind them."""
 KEPT_FREE, ALREADY_TRIED, LATE_SHARE = "instance reserved", "failed there before", "limit for overdue requests"
-ROUTER, FENCE, GUARD = "router", "KV cache full", "TPOT guard"
+ROUTER, FENCE = "router", "KV cache full"
 PINNED = "only one instance may serve it"
 RESERVED, TOO_SMALL = "room kept for other tenants", "instance too small"
 """Why an entry could not be dispatched. If several instances refused it, the reason of the last one counts."""
 PAST_FENCE = (
     "past the KV fence: full by forecast, not by the engine's report, and to wait would cost a preemption's time or the TTFT target"
 )
+PAUSED = "TPOT guard, which pauses"
+"""What would hold a request that is dispatched all the same (`GuardPause`)."""
 PATIENCE = 16
 """How often an entry may be passed before an instance is kept free for it."""
 
@@ -39,7 +41,7 @@ PATIENCE = 16
 class PlannedDispatch:
     """The result of a planning pass: the entry, already out of its queue, its KV tokens at the upper length, its instance, and `late`.
 
-    `owed`: it is overdue, and goes before requests in time of tenants that got more of the service.
+    `owed`: it is overdue, and goes before requests in time of tenants that got more of the service. `relieved`: as in `Dispatch`.
     """
 
     entry: QueueEntry
@@ -47,6 +49,7 @@ class PlannedDispatch:
     choice: Choice
     late: bool
     owed: bool = False
+    relieved: str = ""
 
 
 class DispatchPlanner:
@@ -112,6 +115,7 @@ class DispatchPlanner:
         waiting = len(group.ready.policy) or (self._serves_late and len(group.late.policy))
         if not waiting:
             group.blocked = ""
+        group.guard_pause.look(group.instances.all, now_s)
         if not waiting or not group.offers():
             return None
         if self._tenancy.bounded:
@@ -159,9 +163,8 @@ class DispatchPlanner:
                 passed.append(entry)
                 break
             tokens = upper_tokens(entry, self.bounds)
-            choice = self._place(entry, tokens, group, kept_free, now_s, late=late, owed=owed)
-            if choice is not None:
-                found = PlannedDispatch(entry, tokens, choice, late, owed)
+            found = self._place(entry, tokens, group, kept_free, now_s, late=late, owed=owed)
+            if found is not None:
                 break
             passed.append(entry)
             is_barred = _is_barred(entry)
@@ -193,8 +196,8 @@ class DispatchPlanner:
 
     def _place(
         self, entry: QueueEntry, tokens: int, group: ModelQueue, kept_free: set[str], now_s: float, *, late: bool, owed: bool
-    ) -> Choice | None:
-        """The first instance of the router's ranking that fence and guard admit the request to.
+    ) -> PlannedDispatch | None:
+        """The dispatch to the first instance of the router's ranking that fence and guard admit the request to.
 
         The router ranks first because fence and guard have to look at all requests in flight on an instance. Where the guard refuses it
         beside its cached prompt, it may wait (`waits_for_cache`). An instance whose KV cache or context can never hold the request is
@@ -226,8 +229,12 @@ class DispatchPlanner:
                     if cached_ms is not None and waits_for_cache(entry, cached_ms, chosen, cached, now_s):
                         reason = GUARD
                         continue
-                    if self.guard.admits(entry, chosen, now_s, late=late, flooding=watch.flooding, kept_ms=kept_ms, cached_tokens=cached):
-                        return choice if fits else replace(choice, reason=f"{choice.reason}; {PAST_FENCE}")
+                    admits = self.guard.admits(
+                        entry, chosen, now_s, late=late, flooding=watch.flooding, kept_ms=kept_ms, cached_tokens=cached
+                    )
+                    if admits or (group.guard_pause.active and not floods):
+                        placed = choice if fits else replace(choice, reason=f"{choice.reason}; {PAST_FENCE}")
+                        return PlannedDispatch(entry, tokens, placed, late, owed, "" if admits else PAUSED)
                     if not late:
                         chosen.wanted(now_s)
                     reason = GUARD
@@ -269,13 +276,13 @@ class DispatchPlanner:
         """
         # Usually no instance is excluded, and with hundreds of instances the check of each is the cost of a dispatch.
         candidates: Sequence[Instance] = group.instances.open
-        sequences, only = entry.request.sequences, entry.only
+        sequences, only, paused = entry.request.sequences, entry.only, group.guard_pause.sequences + 1.0
         if late or entry.tried or only or kept_free or sequences > 1 or floods or least:
             candidates = [
                 instance
                 for instance in candidates
                 if instance.holds(sequences, instance.n_run)
-                and (not late or owed or instance.sequences < instance.late_window(self._late_share, now_s))
+                and (not late or owed or instance.sequences < max(paused, instance.late_window(self._late_share, now_s)))
                 and instance.name not in entry.tried
                 and (not only or instance.name == only)
                 and instance.name not in kept_free

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from hmas.controller.scheduling.admission.quotas import Tenancy
-from hmas.controller.scheduling.dispatch import BARRED_MOST, GUARD, PATIENCE, RESERVED
+from hmas.controller.scheduling.dispatch import BARRED_MOST, PATIENCE, RESERVED
 from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.room import has_cache_for, is_half_empty, shows_room
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
-from hmas.controller.scheduling.queue.model_queue import WINDOW, ModelQueue, QueuedRequest
+from hmas.controller.scheduling.queue.model_queue import GUARD, WINDOW, ModelQueue, QueuedRequest
 
 HELD_MOST_S = 1.0
 """How long a request may be held back beside an instance that is less than half full."""

@@ -357,7 +357,8 @@ class Scheduler(SchedulerReports):
         order = self.policy
         if found.late:
             order = "overdue, by the share of its tenant" if found.owed else "overdue, after all that are on time"
-        return Dispatch(entry=found.entry, instance=choice.instance, reason=f"{order}; {choice.reason}", scores=choice.scores)
+        reason = f"{order}; {choice.reason}"
+        return Dispatch(entry=found.entry, instance=choice.instance, reason=reason, relieved=found.relieved, scores=choice.scores)
 
     def _relieve(self, waiting: QueuedRequest, instance: Instance, now_s: float) -> Dispatch:
         """Dispatches a request that was held back for too long beside an instance that is less than half full (`IdleHolds`)."""

@@ -12,9 +12,9 @@ from hmas.controller.core.prompt_texts import BLOCK_TOKENS, BLOCKS_MOST
 from hmas.controller.core.types import Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing.registry import make_router
 from hmas.controller.routing.scorers.prefix import Prefix
-from hmas.controller.scheduling.dispatch import GUARD
 from hmas.controller.scheduling.instances.speed import InstanceSpeed
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+from hmas.controller.scheduling.queue.model_queue import GUARD
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 

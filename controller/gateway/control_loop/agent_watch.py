@@ -16,9 +16,9 @@ from hmas.controller.core.types import Estimates, OutcomeKind, Request
 from hmas.controller.gateway.control_loop.apply import Control
 from hmas.controller.observability.defaults import DispatchedOnDefaults
 from hmas.controller.observability.observer import Observers
-from hmas.controller.scheduling.dispatch import FENCE, GUARD
+from hmas.controller.scheduling.dispatch import FENCE, PAUSED
 from hmas.controller.scheduling.instances.kv_fence import upper_output
-from hmas.controller.scheduling.queue.model_queue import WINDOW
+from hmas.controller.scheduling.queue.model_queue import GUARD, WINDOW
 from hmas.controller.scheduling.results import Dispatch, Ended
 from hmas.controller.scheduling.scheduler import Scheduler
 
@@ -27,6 +27,7 @@ RELIEVED_EVERY_S = 10.0
 CAUSES: Mapping[str, str] = {
     WINDOW: "the window is too small",
     GUARD: "the TPOT guard expected targets to be missed that are kept with room to spare",
+    PAUSED: "too many requests missed their TTFT target in the queue, and the engines can do all that comes",
     FENCE: "the forecast of the KV cache is too full: the engine reports less than half in use",
 }
 

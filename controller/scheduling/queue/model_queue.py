@@ -6,6 +6,7 @@ from operator import attrgetter
 from typing import Literal
 
 from hmas.controller.core.errors import SchedulingError
+from hmas.controller.scheduling.admission.guard_pause import GuardPause
 from hmas.controller.scheduling.admission.quotas import Tenancy
 from hmas.controller.scheduling.instances.instance_group import InstanceGroup
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry, QueuePolicy
@@ -17,8 +18,8 @@ from hmas.controller.scheduling.queue.tenant_share import TenantShareLimiter, sh
 
 Place = Literal["ready", "late", "expired"]
 
-WINDOW = "window"
-"""Why a request waits: every instance has as many requests in flight as its window allows."""
+WINDOW, GUARD = "window", "TPOT guard"
+"""Why a request waits: every instance has as many requests in flight as its window allows, or it would cost a TPOT target."""
 
 
 class QueuedRequest:
@@ -58,6 +59,7 @@ class ModelQueue:
         given_up: What becomes of its overdue requests.
         blocked: Why its first request could not be dispatched at the last check, empty if none was held back.
         passes: How often a planning pass found no free slot here; the queues of instances have one count together.
+        guard_pause: Whether the TPOT guard pauses for its requests.
         watch: Which of its tenants flood, and what they leave free for the others.
     """
 
@@ -69,6 +71,7 @@ class ModelQueue:
         "_uncounted",
         "blocked",
         "given_up",
+        "guard_pause",
         "instances",
         "late",
         "members",
@@ -88,6 +91,7 @@ class ModelQueue:
         self.members: OrderedDict[str, QueuedRequest] = OrderedDict()
         self.work = QueuedWork()
         self.given_up = GivenUp()
+        self.guard_pause = GuardPause()
         self.blocked = ""
         self.passes = passes
         self._tenancy = tenancy
@@ -148,7 +152,13 @@ class ModelQueue:
     def asks(self, entry: QueueEntry, now_s: float) -> None:
         """Records that a request comes, before it is pushed."""
         self._accounts.asks(entry, now_s)
+        self.guard_pause.asked(entry, now_s)
         self._accounts.look(len(self.members), now_s, self.produced)
+
+    def became_late(self, now_s: float) -> None:
+        """Records that one of its requests becomes overdue."""
+        if self.blocked == GUARD:
+            self.guard_pause.became_late(now_s)
 
     def produced(self, now_s: float) -> float:
         """The service that its instances have given to requests of any model since they serve it. O(instances)."""

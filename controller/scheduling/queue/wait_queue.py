@@ -198,6 +198,7 @@ class WaitQueue:
             overdue.discard(waiting.entry.request.id)
             waiting.overdue = True
             self.overdue += 1
+            waiting.group.became_late(now_s)
             self.backlog.put(waiting.entry, waiting.group.work, overdue=True)
             if waiting.place == "ready":
                 waiting.group.ready.policy.on_overdue(waiting.entry, now_s)

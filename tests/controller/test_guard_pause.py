@@ -1,0 +1,158 @@
+"""The TPOT guard pauses where it makes requests late beside engines that can do all the work that comes."""
+
+from typing import Any
+
+import pytest
+
+from hmas.controller.core.types import Controls, Estimates, Request, Slo
+from hmas.controller.routing.registry import make_router
+from hmas.controller.scheduling.admission.guard_pause import CROWDED, PAUSE_S, GuardPause
+from hmas.controller.scheduling.dispatch import PAUSED
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
+
+PACE_MS, PROMPT_MS, OUTPUT = 20.0, 20.0, 32.0
+
+
+def build(**settings: Any) -> Scheduler:
+    made = Scheduler(
+        settings=SchedulerSettings(overdue="demote", **settings),
+        instances=[InstanceSpec(name="a", capacity_n_run=64)],
+        router=make_router("least-loaded"),
+        policy="fcfs",
+    )
+    for _ in range(200):
+        made.instances["a"].pace.prefilled(PROMPT_MS, 128)
+        made.instances["a"].pace.decoded(PACE_MS, 1.0, 32.0)
+    return made
+
+
+def entry(number: int, at_s: float, *, sequences: int = 1, ttft_ms: float = 100.0, prompt: int = 128) -> QueueEntry:
+    request = Request(id=str(number), tenant="t", model="m", arrival_s=at_s, prompt_tokens=prompt, sequences=sequences)
+    estimates = Estimates(slo=Slo(ttft_ms=ttft_ms, tpot_ms=25.0), output_tokens=OUTPUT, ttft_ms=PROMPT_MS, tpot_ms=PACE_MS)
+    return QueueEntry(request, estimates, number)
+
+
+def after(rps: float, late: float, *, seconds: float = 20.0, sequences: int = 1) -> GuardPause:
+    """A queue to which requests came at this rate until now (0 s), of which a share became late."""
+    made, owed = GuardPause(), 0.0
+    for number in range(round(rps * seconds)):
+        now_s = number / rps - seconds
+        made.asked(entry(number, now_s, sequences=sequences), now_s)
+        owed += late
+        if owed >= 1.0:
+            owed -= 1.0
+            made.became_late(now_s)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("rps", "late", "expected"),
+    [
+        # 0.64 s of decoding and 0.02 of a prompt: at 4 requests a second the load is 0.18, its square 0.03.
+        (4.0, 0.1, True),
+        (4.0, 0.02, False),
+        # At 10 a second it is 0.46, its square 0.21.
+        (10.0, 0.1, False),
+        (10.0, 0.4, True),
+        # At 16 a second all would be late, and 39 in flight.
+        (16.0, 1.0, False),
+        # At 20 a second the engine cannot do it.
+        (20.0, 1.0, False),
+    ],
+)
+def test_it_begins_where_more_are_late_than_the_load_explains(rps: float, late: float, expected: bool) -> None:
+    made = after(rps, late)
+    made.look(list(build().instances.values()), 0.0)
+    assert made.active is expected
+    assert (made.sequences > 0.0) is expected
+    if expected:
+        load = rps * (PROMPT_MS + 0.04 * OUTPUT * PACE_MS) / 1000.0
+        assert made.sequences == pytest.approx(rps * OUTPUT * PACE_MS / 1000.0 / (1.0 - load), rel=0.1)
+
+
+def test_each_answer_of_a_request_is_a_sequence():
+    one, four = after(2.0, 0.5), after(2.0, 0.5, sequences=4)
+    for made in (one, four):
+        made.look(list(build().instances.values()), 0.0)
+    assert four.sequences > 4.0 * one.sequences > 0.0
+
+
+def test_it_ends_and_begins_again_while_requests_are_late():
+    made, instances = after(4.0, 0.5), list(build().instances.values())
+    made.look(instances, 0.0)
+    made.look(instances, PAUSE_S - 0.2)
+    assert made.active
+    made.look(instances, PAUSE_S)
+    assert not made.active
+    for number in range(40):
+        made.asked(entry(number, PAUSE_S + number / 4), PAUSE_S + number / 4)
+        made.became_late(PAUSE_S + number / 4)
+    made.look(instances, PAUSE_S + 10.0)
+    assert made.active
+
+
+def test_an_engine_that_fills_up_ends_it_early_and_for_a_while():
+    made, scheduler = after(4.0, 0.5), build(tpot_guard=0.0)
+    instances = list(scheduler.instances.values())
+    made.look(instances, 0.0)
+    for number in range(CROWDED + 1):
+        one = entry(number, 0.0, ttft_ms=1e6)
+        scheduler.submit(one.request, one.estimates, 0.0)
+    assert len(scheduler.dispatch(0.0)) == CROWDED + 1
+    made.look(instances, 0.2)
+    assert not made.active
+    for number in range(100):
+        made.asked(entry(number, 10.0), 10.0)
+        made.became_late(10.0)
+    made.look(list(build().instances.values()), 10.0)
+    assert not made.active
+
+
+def test_nothing_known_of_an_engine_begins_none():
+    made = after(4.0, 0.5)
+    unknown = Scheduler(
+        settings=SchedulerSettings(),
+        instances=[InstanceSpec(name="a", capacity_n_run=64)],
+        router=make_router("least-loaded"),
+        policy="fcfs",
+    )
+    made.look(list(unknown.instances.values()), 0.0)
+    made.look([], 1.0)
+    assert not made.active
+
+
+def held(made: Scheduler) -> list[tuple[float, str, str]]:
+    """Beside a request that just keeps its target, long prompts come twice a second: what goes when, and what had held it."""
+    first, sent = entry(0, 0.0), []
+    made.submit(first.request, first.estimates, 0.0)
+    for tick in range(1, 120):
+        now_s = tick / 10
+        made.progress("0", int(now_s / 0.0249), now_s)
+        if tick % 5 == 0:
+            one = entry(tick, now_s, prompt=2000)
+            made.submit(one.request, one.estimates, now_s)
+        made.expire(now_s)
+        sent += [(now_s, one.entry.request.id, one.relieved) for one in made.dispatch(now_s)]
+    return sent
+
+
+def test_what_the_guard_holds_goes_in_a_pause_and_says_so():
+    sent = held(build(tpot_guard=0.5))
+    began_s = next(now_s for now_s, _, why in sent if why == PAUSED)
+    before = [name for now_s, name, _ in sent if now_s < began_s]
+    # The guard gives way by itself for one request, after 3 s.
+    assert (before, began_s) == (["0", "35"], pytest.approx(4.6))
+    # All that come from then on go at once, and those that are late already beside them.
+    came = {str(tick) for tick in range(50, 120, 5)}
+    assert {name: now_s for now_s, name, _ in sent if name in came} == {name: int(name) / 10 for name in came}
+    assert {name for now_s, name, _ in sent if now_s >= began_s} >= {"5", "10", "15", "20", "25", "30", "40", "45"}
+
+
+def test_what_a_window_makes_late_says_nothing_of_the_guard():
+    made = build(tpot_guard=0.5)
+    made.set_controls("a", Controls(n_run=1))
+    assert held(made) == [(0.1, "0", "")]
+    made.set_controls("a", Controls(n_run=64))
+    assert {one.relieved for one in made.dispatch(12.0)} <= {""}
