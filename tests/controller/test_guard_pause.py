@@ -81,16 +81,15 @@ def test_each_answer_of_a_request_is_a_sequence():
 
 def test_it_ends_and_begins_again_while_requests_are_late():
     made, instances = after(4.0, 0.5), list(build().instances.values())
-    made.look(instances, 0.0)
-    made.look(instances, PAUSE_S - 0.2)
-    assert made.active
-    made.look(instances, PAUSE_S)
-    assert not made.active
+    states = []
+    for now_s in (0.0, PAUSE_S - 0.2, PAUSE_S):
+        made.look(instances, now_s)
+        states.append(made.active)
     for number in range(40):
         made.asked(entry(number, PAUSE_S + number / 4), PAUSE_S + number / 4)
         made.became_late(PAUSE_S + number / 4)
     made.look(instances, PAUSE_S + 10.0)
-    assert made.active
+    assert [*states, made.active] == [True, True, False, True]
 
 
 def test_an_engine_that_fills_up_ends_it_early_and_for_a_while():
@@ -155,4 +154,7 @@ def test_what_a_window_makes_late_says_nothing_of_the_guard():
     made.set_controls("a", Controls(n_run=1))
     assert held(made) == [(0.1, "0", "")]
     made.set_controls("a", Controls(n_run=64))
-    assert {one.relieved for one in made.dispatch(12.0)} <= {""}
+    # So the guard does not pause once it is what holds them.
+    assert made.dispatch(12.0) == []
+    made.set_tpot_guard(0.0)
+    assert made.dispatch(12.0)
