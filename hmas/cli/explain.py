@@ -131,7 +131,7 @@ def _sent(one: dict[str, Any]) -> str:
         alone = "" if one["alone_ms"] is None else f"; predicted {_ms(one['alone_ms'])} there without load"
         parts.insert(1, f"scored {scores}{alone}")
     if one["relieved"]:
-        parts.append(f"DISPATCHED DESPITE A HOLD ({one['relieved']}): the engine reported room")
+        parts.append(f"DISPATCHED DESPITE A HOLD ({one['relieved']}): the engine had room")
     if one["failed"]:
         parts.append(f"FAILED: {one['failed']}")
     return "\n          ".join(parts)
