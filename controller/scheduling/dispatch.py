@@ -115,7 +115,6 @@ class DispatchPlanner:
         waiting = len(group.ready.policy) or (self._serves_late and len(group.late.policy))
         if not waiting:
             group.blocked = ""
-        group.guard_pause.look(group.instances.all, now_s)
         if not waiting or not group.offers():
             return None
         if self._tenancy.bounded:

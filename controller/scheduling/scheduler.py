@@ -174,8 +174,9 @@ class Scheduler(SchedulerReports):
     def expire(self, now_s: float) -> list[Dropped]:
         """Performs the gateway's tick and returns the requests that it ends.
 
-        The tick samples the speed of the instances, pools the windows of those that are alike (`pool_windows`), finds requests held back
-        beside engines with spare capacity, and ends expired waiting requests (`drop_due`).
+        The tick samples the speed of the instances, pools the windows of those that are alike (`pool_windows`), begins and ends the pauses of
+        the TPOT guard (`GuardPause`), finds requests held back beside engines with spare capacity, and ends expired waiting requests
+        (`drop_due`).
         """
         for instance in self.instances.values():
             instance.sample(now_s)
@@ -183,6 +184,8 @@ class Scheduler(SchedulerReports):
             self._pool_s = now_s + POOL_EVERY_S
             pool_windows(self.instances.values())
         self._admission.sample(now_s)
+        for group in self._wait_queue.queues.groups:
+            group.guard_pause.look(group.instances.all, now_s)
         self._idle_holds.look(self._wait_queue.queues.groups, now_s)
         return self.drop_due(now_s)
 

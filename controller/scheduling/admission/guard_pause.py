@@ -25,7 +25,6 @@ _SPAN_S, _SPAN_LEAST_S = 10.0, 1.0
 """Time over which arrivals are forgotten to 1/e, and the least that they are taken to be of."""
 _REQUESTS_LEAST, _LULL = 8.0, 0.1
 """How many have to have come; and at how few of those before a request counts as the first one."""
-_EVERY_S = 0.1
 _RISE = 0.04
 """Share of the pace of a request alone that each further sequence adds to it. Engines that were measured have 0.5 to 10 %; the line of the
 pace takes a machine's slowness for the batch's doing."""
@@ -48,7 +47,6 @@ class GuardPause:
         "_at_s",
         "_began_s",
         "_late",
-        "_looked_s",
         "_prompt_tokens",
         "_requests",
         "_tokens",
@@ -61,7 +59,7 @@ class GuardPause:
     def __init__(self) -> None:
         self.active = False
         self.sequences = 0.0
-        self._until_s = self._looked_s = self._at_s = self._began_s = float("-inf")
+        self._until_s = self._at_s = self._began_s = float("-inf")
         self._requests = self._late = self._tokens = self._prompt_tokens = 0.0
         self._ttft_ms = 0.0
 
@@ -81,10 +79,7 @@ class GuardPause:
         self._late += 1.0
 
     def look(self, instances: Sequence[Instance], now_s: float) -> None:
-        """Begins or ends a pause. Ten times a second at most O(instances), else O(1)."""
-        if 0.0 <= now_s - self._looked_s < _EVERY_S:
-            return
-        self._looked_s = now_s
+        """Begins or ends a pause; called once per tick. O(instances) in a pause and where requests are late, else O(1)."""
         if self.active:
             is_crowded = max((instance.sequences for instance in instances), default=0) > CROWDED
             if is_crowded or now_s >= self._until_s:
