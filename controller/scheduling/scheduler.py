@@ -174,7 +174,7 @@ class Scheduler(SchedulerReports):
     def expire(self, now_s: float) -> list[Dropped]:
         """Performs the gateway's tick and returns the requests that it ends.
 
-        The tick samples the speed of the instances, pools the windows of those that are alike (`pool_windows`), begins and ends the pauses of
+        The tick samples the speed of the instances, pools the windows of those that are alike (`pool_windows`), begins and ends pauses of
         the TPOT guard (`GuardPause`), finds requests held back beside engines with spare capacity, and ends expired waiting requests
         (`drop_due`).
         """
