@@ -27,7 +27,7 @@ RELIEVED_EVERY_S = 10.0
 CAUSES: Mapping[str, str] = {
     WINDOW: "the window is too small",
     GUARD: "the TPOT guard expected targets to be missed that are kept with room to spare",
-    PAUSED: "too many requests missed their TTFT target in the queue, and the engines can do all that comes",
+    PAUSED: "the TPOT guard pauses, since it made too many requests late beside engines that can do all that comes",
     FENCE: "the forecast of the KV cache is too full: the engine reports less than half in use",
 }
 

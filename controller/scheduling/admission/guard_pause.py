@@ -6,8 +6,9 @@ requests are better sent as they come.
 """
 
 from collections.abc import Sequence
-from math import exp
+from math import inf
 
+from hmas.controller.core.statistics.rate import Rate
 from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 
@@ -21,10 +22,10 @@ LOAD_MOST = 0.8
 """Share of an engine's time that the load may take, by what a request costs it."""
 LATE_LEAST = 0.03
 """Least share of the requests that have to become late."""
-_SPAN_S, _SPAN_LEAST_S = 10.0, 1.0
-"""Time over which arrivals are forgotten to 1/e, and the least that they are taken to be of."""
-_REQUESTS_LEAST, _LULL = 8.0, 0.1
-"""How many have to have come; and at how few of those before a request counts as the first one."""
+REQUESTS_LEAST = 8.0
+"""How many requests have to have come lately."""
+MEMORY_S = 10.0
+"""Time constant in seconds over which it is counted what comes, and what becomes late."""
 _RISE = 0.04
 """Share of the pace of a request alone that each further sequence adds to it. Engines that were measured have 0.5 to 10 %; the line of the
 pace takes a machine's slowness for the batch's doing."""
@@ -43,40 +44,24 @@ class GuardPause:
         sequences: How many sequences an instance is expected to have in flight in this pause; 0 in none.
     """
 
-    __slots__ = (
-        "_at_s",
-        "_began_s",
-        "_late",
-        "_prompt_tokens",
-        "_requests",
-        "_tokens",
-        "_ttft_ms",
-        "_until_s",
-        "active",
-        "sequences",
-    )
+    __slots__ = ("_late", "_outputs", "_prompts", "_requests", "_until_s", "active", "sequences")
 
     def __init__(self) -> None:
         self.active = False
         self.sequences = 0.0
-        self._until_s = self._at_s = self._began_s = float("-inf")
-        self._requests = self._late = self._tokens = self._prompt_tokens = 0.0
-        self._ttft_ms = 0.0
+        self._until_s = -inf
+        self._requests, self._late = Rate(MEMORY_S), Rate(MEMORY_S)
+        self._prompts, self._outputs = Rate(MEMORY_S, since_first=True), Rate(MEMORY_S, since_first=True)
 
     def asked(self, entry: QueueEntry, now_s: float) -> None:
         """Records that a request comes."""
-        self._forget(now_s)
-        if self._requests < _LULL:
-            self._began_s = now_s
-        self._requests += 1.0
-        self._prompt_tokens += entry.request.prompt_tokens
-        self._tokens += entry.estimates.output_tokens * entry.request.sequences
-        self._ttft_ms = entry.estimates.ttft_ms
+        self._requests.add(1.0, now_s)
+        self._prompts.add(entry.request.prompt_tokens, now_s)
+        self._outputs.add(entry.estimates.output_tokens * entry.request.sequences, now_s)
 
     def became_late(self, now_s: float) -> None:
         """Records that a request became late while the guard held the queue."""
-        self._forget(now_s)
-        self._late += 1.0
+        self._late.add(1.0, now_s)
 
     def look(self, instances: Sequence[Instance], now_s: float) -> None:
         """Begins or ends a pause; called once per tick. O(instances) in a pause and where requests are late, else O(1)."""
@@ -85,38 +70,29 @@ class GuardPause:
             if is_crowded or now_s >= self._until_s:
                 self.active, self.sequences = False, 0.0
                 self._until_s = now_s + PAUSE_S if is_crowded else now_s
-        elif now_s >= self._until_s and self._requests >= _REQUESTS_LEAST and self._late > LATE_LEAST * self._requests:
-            self._forget(now_s)
-            sequences = self._expected([instance for instance in instances if instance.available], now_s)
-            if 0.0 < sequences <= SEQUENCES_MOST:
-                self.active, self.sequences, self._until_s = True, sequences, now_s + PAUSE_S
+            return
+        rps = self._requests.per_s(now_s)
+        if now_s < self._until_s or rps * MEMORY_S < REQUESTS_LEAST:
+            return
+        late_share = self._late.per_s(now_s) / rps
+        sequences = self._expected(instances, late_share, now_s) if late_share > LATE_LEAST else inf
+        if sequences <= SEQUENCES_MOST:
+            self.active, self.sequences, self._until_s = True, sequences, now_s + PAUSE_S
 
-    def _expected(self, instances: Sequence[Instance], now_s: float) -> float:
-        """Most sequences that any instance would have in flight if each got its part of the load as it comes; 0 if it should not.
+    def _expected(self, instances: Sequence[Instance], late_share: float, now_s: float) -> float:
+        """Most sequences that any instance would have in flight if each got its part of the load as it comes; infinite if it should not.
 
         By Little's law: n = rate x tokens x pace(n), with pace(n) = alone x (1 + rise x n), longer by the time that prompts take.
         """
-        if not instances:
-            return 0.0
-        span_s = max(_SPAN_LEAST_S, _SPAN_S * (1.0 - exp((self._began_s - now_s) / _SPAN_S)))
-        rps = self._requests / span_s / len(instances)
-        tokens, prompt_tokens = self._tokens / self._requests, round(self._prompt_tokens / self._requests)
-        most = 0.0
-        for instance in instances:
+        able = [instance for instance in instances if instance.available]
+        prompt_tokens, output_tokens = (rate.per_s(now_s) / max(1, len(able)) for rate in (self._prompts, self._outputs))
+        most = 0.0 if able else inf
+        for instance in able:
             alone_ms = instance.pace.token_ms(1.0)
-            if alone_ms is None:
-                return 0.0
-            decode_s, prefill_s = alone_ms * tokens / 1000.0, instance.pace.prefill_ms(prompt_tokens, self._ttft_ms) / 1000.0
-            load = rps * (prefill_s + _RISE * decode_s)
-            if load > LOAD_MOST or self._late < load * load * self._requests:
-                return 0.0
-            most = max(most, rps * decode_s / (1.0 - load))
+            decoding = inf if alone_ms is None else alone_ms * output_tokens / 1000.0
+            # What prompts take is in proportion to their tokens, so those of a second take their share of the time.
+            load = instance.pace.prefill_ms(round(prompt_tokens), inf) / 1000.0 + _RISE * decoding
+            if load > LOAD_MOST or late_share < load * load:
+                return inf
+            most = max(most, decoding / (1.0 - load))
         return most
-
-    def _forget(self, now_s: float) -> None:
-        left = exp(min(0.0, (self._at_s - now_s) / _SPAN_S))
-        self._at_s = max(self._at_s, now_s)
-        self._requests *= left
-        self._late *= left
-        self._tokens *= left
-        self._prompt_tokens *= left

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from hmas.controller.core.statistics.rate import KNOWN_S, Rate, left_of
 from hmas.controller.scheduling.policy_base.flow import LEAST_WEIGHT
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 
@@ -30,8 +31,6 @@ LATELY_S = 60.0
 COUNTED_LEAST = 8
 """Requests over which is counted what a tenant asks for, where so many take longer than `MEMORY_S`: of a few a minute, two at once are no
 flood."""
-KNOWN_S = 1.0
-"""How long after the first dispatch it is not known yet what engines serve."""
 BEHIND_S = 0.5
 """Requests of this many seconds, at the rate at which requests end, have to wait before a tenant can ask for too much: engines that keep up
 show what is asked for and not what they could serve, and ordinary bursts lie above that."""
@@ -54,51 +53,6 @@ there the turns of the tenants suffice, and what is kept free is lost."""
 def service_of(prompt_tokens: int, output_tokens: float) -> float:
     """What a request takes from the engines, in prompt tokens."""
     return max(1.0, prompt_tokens + OUTPUT_WEIGHT * output_tokens)
-
-
-def _left(since_s: float, now_s: float, memory_s: float) -> float:
-    """What is left of 1 after a while."""
-    return math.exp(min(0.0, since_s - now_s) / memory_s)
-
-
-class Rate:
-    """An amount per second over the last seconds, in which older amounts count exponentially less.
-
-    `since_first`: the time before the first amount does not count; after a pause of a time constant, the next amount is the first.
-    """
-
-    __slots__ = ("_at_s", "_first_s", "_memory_s", "_since_first", "_sum")
-
-    def __init__(self, memory_s: float, *, since_first: bool = False) -> None:
-        self._memory_s = memory_s
-        self._since_first = since_first
-        self._sum = 0.0
-        self._at_s = -math.inf
-        self._first_s = math.inf
-
-    def add(self, amount: float, now_s: float) -> None:
-        """Adds an amount."""
-        if self._paused(now_s):
-            self._sum, self._first_s = 0.0, now_s
-        self._sum = self._sum * _left(self._at_s, now_s, self._memory_s) + amount
-        self._at_s = now_s
-        self._first_s = min(self._first_s, now_s)
-
-    def per_s(self, now_s: float) -> float:
-        """The amount per second."""
-        if not self._sum:
-            return 0.0
-        counted = 1.0
-        if self._since_first:
-            counted -= math.exp(-max(KNOWN_S, now_s - self._first_s) / self._memory_s)
-        return self._sum * _left(self._at_s, now_s, self._memory_s) / (self._memory_s * counted)
-
-    def age_s(self, now_s: float) -> float:
-        """Seconds since the first amount, below 0 before it and in a pause."""
-        return -math.inf if self._paused(now_s) else now_s - self._first_s
-
-    def _paused(self, now_s: float) -> bool:
-        return self._since_first and now_s - self._at_s > self._memory_s
 
 
 class Demand:
@@ -220,7 +174,7 @@ class FloodWatch:
         """
         if len(self.demands) < 2 or now_s - self._looked_s < _LOOK_S:
             return False
-        fades = _left(self._looked_s, now_s, LATELY_S)
+        fades = left_of(self._looked_s, now_s, LATELY_S)
         before, self._produced = self._produced, produced(now_s)
         if self._produced > before and now_s - self._looked_s <= MEMORY_S:
             # What was produced in a longer time did not come just now.
