@@ -5,17 +5,18 @@ import contextlib
 import logging
 import shlex
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from socket import socket
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
 from hmas.cli.admin import config_option, connect
 from hmas.cli.output import example, hint, json_option, say, say_json
 from hmas.cli.stack import GATEWAY, Choices, Stack, plan
-from hmas.cli.targets import ALLOWED, parse_targets
+from hmas.cli.targets import ALLOWED, Target, parse_targets
 from hmas.controller.bus.address import without_secrets
 from hmas.controller.bus.embedded import EmbeddedServer
 from hmas.controller.bus.redis_bus import RedisBus
@@ -217,6 +218,7 @@ def up(
     for target in targets:
         if target.profile:
             load_profile(target.profile)
+    ctx.with_resource(reserved_ports(targets))
     stack = plan(Choices(config_file, targets, port, admin_port, no_auth, no_agents, agents, preset or ""))
     config = stack.config
     if not (config.engines or config.engines_dns):
@@ -234,6 +236,20 @@ def up(
             say(_banner(document, config_file))
 
     ctx.exit(asyncio.run(Upkeep(stack, announce, sockets).run()))
+
+
+@contextlib.contextmanager
+def reserved_ports(targets: Sequence[Target]) -> Iterator[None]:
+    """Keeps the ports of embedded engines: no process that asks for a free one gets them, before the engine listens and while it is away.
+
+    The sockets are bound and never listen, so that the engine still can.
+    """
+    with contextlib.ExitStack() as stack:
+        for target in targets:
+            if target.profile:
+                for sock in bound_sockets("127.0.0.1", urlsplit(target.config.url).port or 0):
+                    stack.enter_context(sock)
+        yield
 
 
 def _bind_ports(stack: Stack) -> list[socket]:

@@ -17,7 +17,7 @@ from hmas.controller.config.derived import AGENT_NAMES
 from hmas.controller.core.errors import HmasError
 from hmas.controller.runtime.child import ChildSpec
 from hmas.controller.runtime.clock import SystemClock
-from hmas.controller.runtime.ports import free_port
+from hmas.controller.runtime.ports import free_ports
 from hmas.controller.runtime.supervisor import ChildEvent, Supervisor
 from hmas.demo.calibration import Variant
 from hmas.demo.settings import DemoSettings
@@ -108,8 +108,8 @@ async def running_engines(site: Site, settings: DemoSettings) -> AsyncIterator[S
         DemoBroken: An engine does not start.
     """
     specs = []
-    for number in range(1, settings.engines + 1):
-        name, port = f"engine-{number}", free_port()
+    for number, port in enumerate(free_ports(settings.engines), 1):
+        name = f"engine-{number}"
         site.engines[name] = f"http://127.0.0.1:{port}"
         options = ["--profile", settings.profile, "--speed", f"{settings.speed:g}", "--port", str(port), "--name", name, "--model", MODEL]
         argv = site.command(name, "run", "engine", *options, "--log-level", "warning")
@@ -131,7 +131,8 @@ async def running_gateway(site: Site, variant: Variant, *, cast: Cast | None, co
     bus = EmbeddedServer(folder / "bus") if cast is not None else None
     try:
         bus_url = bus.start() if bus is not None else ""
-        address = GatewayAddress(f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}", bus_url)
+        port, admin_port = free_ports(2)
+        address = GatewayAddress(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin_port}", bus_url)
         path = folder / "hmas.yaml"
         # JSON is also YAML, so the configuration file can be reused unchanged.
         path.write_bytes(orjson.dumps(gateway_config(site, variant, address, folder, config), option=orjson.OPT_INDENT_2))

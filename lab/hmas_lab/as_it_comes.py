@@ -106,6 +106,8 @@ async def _announced(process: asyncio.subprocess.Process, log: Path) -> Stack:
         document = msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.DecodeError as error:
         raise StudyError(f"`hmas up` ended before it was ready: {_end_of(log)}") from error
+    if down := [engine["name"] for engine in document["engines"] if not engine["healthy"]]:
+        raise StudyError(f"{', '.join(down)}: not healthy when all should be ready; see {log}")
     models = [model for engine in document["engines"] for model in engine["models"]]
     if not models:
         raise StudyError(f"no engine serves a model; see {log}")

@@ -2,14 +2,18 @@
 
 import json
 import os
+from socket import create_connection, socket
+from urllib.parse import urlsplit
 
 import pytest
 
 from hmas.cli.stack import AGENT_STAGE, AGENT_WATCHDOG_S, ENGINE_STAGE, GATEWAY_STAGE, WATCHDOG_S, Choices, plan
 from hmas.cli.targets import parse_targets
+from hmas.cli.up import reserved_ports
 from hmas.controller.config.derived import AGENT_NAMES, running_agents
 from hmas.controller.config.loader import load_config
 from hmas.controller.core.errors import ConfigError
+from hmas.controller.runtime.ports import bound_sockets
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +60,21 @@ def test_ports_are_chosen_once():
     assert gateway.port != gateway.admin_port
     assert stack.gateway_url == f"http://127.0.0.1:{gateway.port}"
     assert stack.env["HMAS_GATEWAY__PORT"] == str(gateway.port)
+
+
+def test_nobody_else_gets_the_port_of_an_embedded_engine_which_can_still_listen_there():
+    (target,) = parse_targets(["sim"])
+    address = ("127.0.0.1", urlsplit(target.config.url).port or 0)
+    with reserved_ports([target]):
+        with socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(address)
+        for _ in range(2):
+            (engine,) = bound_sockets(*address)
+            with engine:
+                engine.listen()
+                create_connection(address).close()
+            with pytest.raises(ConnectionRefusedError):
+                create_connection(address)
 
 
 def test_the_processes_and_their_order():
