@@ -60,6 +60,7 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         max_num_batched_tokens: The engine's active limit of tokens per step; None if unknown.
         max_num_seqs_ceiling: Highest value that live control may set `max_num_seqs` to (the start-up value); None if unknown.
         max_num_batched_tokens_ceiling: The same for tokens per step.
+        caches_prefixes: Whether it keeps the KV cache of prompts for others that begin alike; None if the engine does not say.
         preemptions_total: Sequences preempted since start.
         prompt_tokens_total: Prompt tokens processed since start: whole prompts, whether or not they were found cached. SGLang tells the
             cached ones only with `--enable-metrics`.
@@ -78,6 +79,7 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     max_num_batched_tokens: int | None = None
     max_num_seqs_ceiling: int | None = None
     max_num_batched_tokens_ceiling: int | None = None
+    caches_prefixes: bool | None = None
     preemptions_total: int = 0
     prompt_tokens_total: int = 0
     generation_tokens_total: int = 0

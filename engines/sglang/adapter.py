@@ -105,6 +105,7 @@ class SglangEngine(PluginEngine):
             max_num_seqs_ceiling=cap.max if cap else info.ceiling,
             max_num_batched_tokens=budget.value if budget else info.chunk,
             max_num_batched_tokens_ceiling=budget.max if budget else None,
+            caches_prefixes=None if info.disable_radix_cache is None else not info.disable_radix_cache,
             preemptions_total=self._counters.retracted,
             prompt_tokens_total=sum(load.total_prefill_uncached_tokens for load in loads) + self._counters.cached_tokens,
             generation_tokens_total=self._counters.output_tokens,

@@ -60,6 +60,7 @@ class ServerInfo(msgspec.Struct, frozen=True):
     schedule_low_priority_values_first: bool = False
     disable_priority_preemption: bool = False
     chunked_prefill_size: int | None = None
+    disable_radix_cache: bool | None = None
     pp_size: int = 1
     internal_states: list[InternalState] = []
 

@@ -254,6 +254,7 @@ class EngineModel:
             max_num_batched_tokens=batch.budget,
             max_num_seqs_ceiling=self._n_run_ceiling,
             max_num_batched_tokens_ceiling=self._budget_ceiling,
+            caches_prefixes=True,
             preemptions_total=batch.preemptions,
             prompt_tokens_total=batch.prompt_tokens,
             generation_tokens_total=batch.generation_tokens,

@@ -248,7 +248,8 @@ def render_metrics(snapshot: EngineSnapshot, profile: Profile, *, model_name: st
     The model's name is a label of every series; `ended` counts finished requests by finish reason, `stalled_s` is time lost to a busy host.
     """
     labels = f'engine="0",model_name="{model_name}"'
-    cache = f'block_size="{profile.block_size}",num_gpu_blocks="{profile.kv_blocks}",engine="0"'
+    pool = f'block_size="{profile.block_size}",num_gpu_blocks="{profile.kv_blocks}"'
+    cache = f'{pool},enable_prefix_caching="{snapshot.caches_prefixes}",engine="0"'
     reasons = {f'{labels},finished_reason="{reason}"': count for reason, count in sorted(ended.items())}
     rows: list[tuple[str, str, Mapping[str, float]]] = [
         ("vllm:num_requests_running", "Number of requests in model execution batches.", {labels: snapshot.running}),

@@ -99,6 +99,7 @@ class VllmEngine(PluginEngine):
             max_num_batched_tokens=self._value("token_budget", "max_num_batched_tokens"),
             max_num_seqs_ceiling=self._of_all_cores(knob.max if (knob := self._knob("n_run")) else None),
             max_num_batched_tokens_ceiling=knob.max if (knob := self._knob("token_budget")) else None,
+            caches_prefixes=_caches(series[CACHE_CONFIG]),
             preemptions_total=int(sum(_values(series[PREEMPTIONS]))),
             prompt_tokens_total=int(sum(_values(series[PROMPT_TOKENS]))),
             generation_tokens_total=int(sum(_values(series[GENERATION_TOKENS]))),
@@ -189,3 +190,9 @@ def _capacity(samples: Iterable[tuple[Mapping[str, str], float]]) -> int | None:
         elif blocks.isdigit() and size.isdigit():
             total += int(blocks) * int(size)
     return total or None
+
+
+def _caches(samples: Iterable[tuple[Mapping[str, str], float]]) -> bool | None:
+    """Whether prefix caching is on, in all engine cores alike."""
+    words = next((labels.get("enable_prefix_caching") for labels, _value in samples), None)
+    return words == "True" if words in {"True", "False"} else None

@@ -39,6 +39,7 @@ class State:
     kv_capacity_tokens: int = 0
     prefill_token_ms: float = 0.0
     decode_token_ms: float = 0.0
+    caches_prefixes: bool | None = None
 
 
 def contract(kind: Any, _seed: int) -> None:
@@ -163,7 +164,8 @@ def _states(rng: np.random.Generator, count: int) -> Sequence[State]:
     for place in range(count):
         drawn = {name: int(value) for name, value in zip(NUMBERS, rng.integers(0, 5000, len(NUMBERS)), strict=True)}
         drawn["n_run"] = 1 + drawn["n_run"] % 256
-        state = State(name=f"i{place:03d}", kv_committed=float(rng.uniform(0, 1)), **drawn)
+        caches = (None, True, False)[place % 3]
+        state = State(name=f"i{place:03d}", kv_committed=float(rng.uniform(0, 1)), caches_prefixes=caches, **drawn)
         # Every third one has not been measured.
         state.prefill_token_ms, state.decode_token_ms = float(rng.uniform(0, 2)) * (place % 3 > 0), float(rng.uniform(0, 80))
         state.sequences, state.routing_window = state.in_flight, float(state.n_run)

@@ -21,6 +21,7 @@ class State:
     kv_capacity_tokens: int = 0
     prefill_token_ms: float = 0.0
     decode_token_ms: float = 0.0
+    caches_prefixes: bool | None = None
 
     @property
     def sequences(self) -> int:

@@ -102,7 +102,9 @@ def test_what_an_engine_reports_counts_and_not_what_was_sent():
     index, prompts, _ = filled(*PIECES)
     scorer = Prefix()
     states = [State("a"), State("b")]
-    scorer.sent(asked(index, prompts, *PIECES), "b", 0.0)
+    first = asked(index, prompts, *PIECES)
+    scorer.sent(first, "b", 0.0)
+    scorer.ended(first.request, "b", None)
     one = asked(index, prompts, *PIECES)
     assert scorer.score(one, states, 0.0) == [pytest.approx(1.0, abs=0.1), 0.0], "b has evicted it, or never got it"
     index.complete.clear()
@@ -110,6 +112,21 @@ def test_what_an_engine_reports_counts_and_not_what_was_sent():
     index.complete.update("ab")
     index.clear("a")
     assert scorer.score(asked(index, prompts, *PIECES), states, 0.0) == [0.0, 0.0]
+
+
+def test_what_an_engine_still_computes_counts_until_all_requests_with_it_have_ended():
+    index, prompts, _ = filled(*PIECES)
+    scorer = Prefix()
+    states = [State("a"), State("b")]
+    first, second = (asked(index, prompts, *PIECES[:count]) for count in (20, 10))
+    for one in (first, second):
+        scorer.sent(one, "b", 0.0)
+    assert scorer.score(asked(index, prompts, *PIECES), states, 0.0)[1] == pytest.approx(1.0, abs=0.1)
+    scorer.ended(first.request, "b", None)
+    scorer.ended(first.request, "b", None)
+    assert scorer.score(asked(index, prompts, *PIECES), states, 0.0)[1] == pytest.approx(0.5, abs=0.1), "the second has half of it"
+    scorer.ended(second.request, "b", None)
+    assert scorer.score(asked(index, prompts, *PIECES), states, 0.0)[1] == 0.0
 
 
 def test_where_the_prompts_tokens_are_not_known_what_was_sent_counts():

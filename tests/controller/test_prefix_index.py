@@ -134,6 +134,17 @@ def test_an_engine_that_never_reports_is_believed_to_cache():
     assert scorer.score(entry(4000, blocks=tuple(range(60))), [State("a"), State("b")], 0.0) == [pytest.approx(60 / 60.5), 0.0]
 
 
+def test_what_an_engine_says_of_its_cache_counts_before_its_first_hit():
+    scorer = Prefix()
+    one = entry(4000, blocks=tuple(range(60)))
+    states = [State("says", caches_prefixes=True), State("none", caches_prefixes=False), State("silent")]
+    for state in states:
+        scorer.sent(one, state.name, 0.0)
+    assert scorer.score(one, states, 0.0) == [pytest.approx(60 / 60.5), 0.0, pytest.approx(60 / 60.5)]
+    again = entry(4000, blocks=tuple(range(60)))
+    assert [scorer.cached(again, state.name) for state in states] == [pytest.approx(60 / 60.5 * 4000, abs=1), None, None]
+
+
 def blocks(*texts: str, salt: str | None = "t", **fields: object) -> tuple[int, ...]:
     roles = ("system", "user", "assistant", "user")
     messages = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=False)]

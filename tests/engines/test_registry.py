@@ -285,6 +285,7 @@ async def test_a_named_kind_is_not_asked_for(sim, kind):
     snapshot = await engine.snapshot(5.0)
     assert snapshot.healthy
     assert snapshot.kv_capacity_tokens == (None if kind == "openai" else 4096)
+    assert snapshot.caches_prefixes is (None if kind == "openai" else True)
     await engine.close()
 
 
@@ -296,7 +297,7 @@ vllm:num_requests_waiting{engine="0",model_name="a, b"} 2.0
 vllm:num_requests_waiting_by_reason{engine="0",reason="capacity"} 2.0
 vllm:kv_cache_usage_perc{engine="0"} 0.25
 vllm:kv_cache_usage_perc{engine="1"} 0.75
-vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="100",other="None"} 1.0
+vllm:cache_config_info{block_size="16",enable_prefix_caching="False",engine="0",num_gpu_blocks="100",other="None"} 1.0
 vllm:num_preemptions_total{engine="0"} 5.0
 vllm:generation_tokens_total{engine="0"} 1.5e+06
 vllm:prompt_tokens_total nonsense
@@ -358,6 +359,7 @@ async def test_vllm_with_its_development_endpoints(fake_vllm):
     assert engine.capabilities.live_knobs == ()
     snapshot = await engine.snapshot(9.0)
     assert (snapshot.running, snapshot.waiting, snapshot.kv_usage, snapshot.kv_capacity_tokens) == (7, 2, 0.5, 1600)
+    assert snapshot.caches_prefixes is False
     assert (snapshot.max_num_seqs, snapshot.max_num_batched_tokens) == (64, 1024), "each of the two cores runs 32, as each step has 1024"
     assert "2 data-parallel engine cores" in (await engine.apply_knobs(Knobs(n_run=8))).refused["n_run"]
     assert (snapshot.preemptions_total, snapshot.generation_tokens_total, snapshot.prompt_tokens_total) == (5, 1_500_000, 0)

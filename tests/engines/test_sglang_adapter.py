@@ -57,12 +57,21 @@ async def replay():
     await runner.cleanup()
 
 
+@pytest.mark.parametrize("disabled", [False, True])
+async def test_whether_it_caches_prefixes_is_read_from_its_settings(replay, disabled):
+    replay.answers["server_info"]["disable_radix_cache"] = disabled
+    engine = await connect_engine(name="s", url=replay.url)
+    assert (await engine.snapshot(5.0)).caches_prefixes is not disabled
+    await engine.close()
+
+
 async def test_it_is_found_by_its_answers(replay):
     engine = await connect_engine(name="s", url=replay.url)
     snapshot = await engine.snapshot(5.0)
     assert (engine.capabilities.kind, engine.capabilities.version) == ("sglang", "0.5.23")
     assert (snapshot.running, snapshot.waiting, snapshot.kv_capacity_tokens) == (4, 5, 16384)
     assert snapshot.kv_usage == pytest.approx(208 / 16384)
+    assert snapshot.caches_prefixes is None, "it does not say, where its settings lack the flag"
     assert (snapshot.max_num_seqs, snapshot.max_num_seqs_ceiling, snapshot.max_num_batched_tokens) == (4, 8, 512)
     assert snapshot.prompt_tokens_total == 65170 + 21922, "whole prompts, with what was found cached"
     assert snapshot.generation_tokens_total > snapshot.preemptions_total > 0

@@ -66,6 +66,7 @@ async def test_what_it_says_about_itself(engine):
     assert snapshot.kv_usage is not None
     assert snapshot.kv_capacity_tokens is not None
     assert snapshot.kv_capacity_tokens > 4096
+    assert isinstance(snapshot.caches_prefixes, bool)
     assert (snapshot.max_num_seqs is not None) == open_for_development
 
 

@@ -28,7 +28,7 @@ class Prefix:
     What the cache saves is lost again where more prompt tokens than elsewhere wait to be computed first, so these are subtracted.
 
     An engine that has reported fewer cached tokens with its answers than expected is trusted less; one that has never reported any may not
-    report at all, and is believed to cache. Each of the two sources has a trust of its own.
+    report at all, and is believed to cache unless it says that it does not. Each of the two sources has a trust of its own.
     """
 
     name: ClassVar[str] = "prefix"
@@ -40,6 +40,7 @@ class Prefix:
         self._trust = Trust()
         self._trust_in_events = Trust()
         self._expected: OrderedDict[str, tuple[float, Trust]] = OrderedDict()
+        self._held: dict[str, dict[int, int]] = {}
         self._reports: set[str] = set()
         self._publishes: set[str] = set()
         self._found: Mapping[str, int] = {}
@@ -57,10 +58,12 @@ class Prefix:
         trust = self._trust
         scores: list[float] = []
         for instance in instances:
-            name = instance.name
-            tokens = found.get(name, 0) * each
+            name, caches = instance.name, instance.caches_prefixes
+            if caches:
+                self._reports.add(name)
+            tokens = found.get(name, 0) * each if caches is not False else 0.0
             if cached is not None:
-                tokens, trust = self._by_events(cached, name, tokens)
+                tokens, trust = self._by_events(request, cached, name, tokens)
             saved = tokens * trust.of(name) - (instance.prefill_tokens - least) if tokens else 0.0
             scores.append(saved / most if saved > 0.0 and under_cap(instance, mean) else 0.0)
         return scores
@@ -90,13 +93,23 @@ class Prefix:
             return
         self._expected[request.id] = self._expects(request, instance)
         if len(self._expected) > RUNNING_MOST:
+            # Of a request that is forgotten, the end is not noticed.
             self._expected.popitem(last=False)
+            self._held.clear()
         self.index.sent(request.blocks, instance)
+        if request.cached is not None:
+            held = self._held.setdefault(instance, {})
+            for block in request.blocks:
+                held[block] = held.get(block, 0) + 1
         self._for = None
 
     def ended(self, request: Request, instance: str, cached_tokens: int | None) -> None:
         """Compares with the engine's report."""
         expected = self._expected.pop(request.id, None)
+        if expected is not None and (held := self._held.get(instance)):
+            for block in request.blocks:
+                if (count := held.pop(block, 0)) > 1:
+                    held[block] = count - 1
         if cached_tokens:
             self._reports.add(instance)
         if expected is not None and expected[0] > 0.0 and cached_tokens is not None and instance in self._reports:
@@ -109,6 +122,7 @@ class Prefix:
         self._trust_in_events.left(instance)
         self._reports.discard(instance)
         self._publishes.discard(instance)
+        self._held.pop(instance, None)
         self._for = None
 
     def _shows_blocks(self, cached: EngineCached | None, instance: str) -> bool:
@@ -122,15 +136,33 @@ class Prefix:
     def _expects(self, request: Request, instance: str) -> tuple[float, Trust]:
         """Tokens of the prompt that an instance should have cached, and the trust in the source that says so."""
         tokens = self._matched(request).get(instance, 0) * _block_tokens(request)
-        return (tokens, self._trust) if request.cached is None else self._by_events(request.cached, instance, tokens)
+        return (tokens, self._trust) if request.cached is None else self._by_events(request, request.cached, instance, tokens)
 
-    def _by_events(self, cached: EngineCached, instance: str, sent_tokens: float) -> tuple[float, Trust]:
-        """Tokens of the prompt that an instance has, where `sent_tokens` were sent there, and the trust in the source that says so."""
+    def _by_events(self, request: Request, cached: EngineCached, instance: str, sent_tokens: float) -> tuple[float, Trust]:
+        """Tokens of the prompt that an instance has, where `sent_tokens` were sent there, and the trust in the source that says so.
+
+        Of what it reports not to have, it computes what it has been sent for requests that have not ended.
+        """
         reported, known = cached.look()
         tokens = float(reported.get(instance, 0))
-        if tokens >= sent_tokens or (tokens < known and instance in cached.complete):
+        if tokens >= sent_tokens:
             return tokens, self._trust_in_events
+        if tokens < known and instance in cached.complete:
+            held = self._held_of(request.blocks, instance) * _block_tokens(request)
+            return (held, self._trust) if held > tokens else (tokens, self._trust_in_events)
         return sent_tokens, self._trust
+
+    def _held_of(self, blocks: Sequence[int], instance: str) -> int:
+        """How many leading blocks are of a request that the instance has not ended. One that holds a block holds all before it."""
+        held = self._held.get(instance)
+        low, high = 0, len(blocks) if held else 0
+        while held and low < high:
+            middle = (low + high + 1) // 2
+            if blocks[middle - 1] in held:
+                low = middle
+            else:
+                high = middle - 1
+        return low
 
     def _matched(self, request: Request) -> Mapping[str, int]:
         """Looked up once for a ranking, in which `favours` and `score` may both ask."""

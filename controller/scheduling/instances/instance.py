@@ -102,18 +102,15 @@ class Instance:
         self.routing_window = float(spec.capacity_n_run)
         self.token_budget: int | None = None
         self.guard = 1.0
-        self.guard_overridden = False
-        self.guard_enabled = False
+        self.guard_overridden = self.guard_enabled = False
         self.capacity_n_run = spec.capacity_n_run
         self.max_token_budget = 0
         margin = margin if spec.fence_margin is None else spec.fence_margin
         self.fence = Fence(spec.kv_capacity_tokens if fenced else 0, spec.kv_bytes_per_token, margin)
         self.preemptions = Preemptions()
         self.running: dict[str, Running] = {}
-        self.in_flight = 0
-        self.sequences = 0
-        self.in_flight_tokens = 0
-        self.prefill_tokens = 0
+        self.in_flight = self.sequences = 0
+        self.in_flight_tokens = self.prefill_tokens = 0
         self.pace = InstanceSpeed()
         self.token_ms: float | None = None
         self.lead = FirstTokenOverhead(confidence, spec.first_token_overhead_ms) if confidence > 0.0 else None
@@ -228,6 +225,11 @@ class Instance:
     def decode_token_ms(self) -> float:
         """Measured time per output token of a request alone, 0 before the first measurement."""
         return self.pace.alone_ms or 0.0
+
+    @property
+    def caches_prefixes(self) -> bool | None:
+        """Whether its engine says that it caches the beginnings of prompts."""
+        return None if self.engine is None else self.engine.caches_prefixes
 
     def serves(self, model: str) -> bool:
         """Whether it serves the model."""
