@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import msgspec
 import pytest
 from kv_events_kit import BLOCK, event_of, removed, stored
 from routing_kit import State, chosen, entry
@@ -124,6 +125,10 @@ def test_what_an_engine_still_computes_counts_until_all_requests_with_it_have_en
     assert scorer.score(asked(index, prompts, *PIECES), states, 0.0)[1] == pytest.approx(1.0, abs=0.1)
     scorer.ended(first.request, "b", None)
     scorer.ended(first.request, "b", None)
+    # The tokens of another one, such as a long body, were never asked for.
+    unknown = msgspec.structs.replace(first.request, id="another", cached=None)
+    scorer.sent(QueueEntry(request=unknown, estimates=first.estimates, seq=0), "b", 0.0)
+    scorer.ended(unknown, "b", None)
     assert scorer.score(asked(index, prompts, *PIECES), states, 0.0)[1] == pytest.approx(0.5, abs=0.1), "the second has half of it"
     scorer.ended(second.request, "b", None)
     assert scorer.score(asked(index, prompts, *PIECES), states, 0.0)[1] == 0.0

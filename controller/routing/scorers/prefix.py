@@ -106,7 +106,7 @@ class Prefix:
     def ended(self, request: Request, instance: str, cached_tokens: int | None) -> None:
         """Compares with the engine's report."""
         expected = self._expected.pop(request.id, None)
-        if expected is not None and (held := self._held.get(instance)):
+        if expected is not None and request.cached is not None and (held := self._held.get(instance)):
             for block in request.blocks:
                 if (count := held.pop(block, 0)) > 1:
                     held[block] = count - 1
