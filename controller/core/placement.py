@@ -83,12 +83,12 @@ class InstanceState(Protocol):
         """Measured time to compute one prompt token, milliseconds; 0 before the first measurement."""
 
     @property
-    def caches_prefixes(self) -> bool | None:
-        """Whether its engine keeps the KV cache of prompts for others that begin alike; None if it does not say."""
-
-    @property
     def decode_token_ms(self) -> float:
         """Measured time per output token of a request alone, milliseconds; 0 before the first measurement."""
+
+    @property
+    def caches_prefixes(self) -> bool | None:
+        """Whether its engine keeps the KV cache of prompts for others that begin alike; None if it does not say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """The block keys of prompts' beginnings, by the hashes of their text: learned from prompts whose tokens are known. Pure and bounded."""
 
+from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 
 from hmas.controller.routing.exact_index import ExactIndex, block_keys
@@ -71,14 +72,7 @@ class KnownPrompts:
 
     def depth(self, blocks: Sequence[int]) -> int:
         """How many leading pieces of a text are known."""
-        low, high = 0, len(blocks)
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self._at(blocks[middle - 1]) is None:
-                high = middle - 1
-            else:
-                low = middle
-        return low
+        return bisect_left(blocks, True, key=lambda block: self._at(block) is None)
 
     def find(self, blocks: Sequence[int]) -> tuple[KnownPrompt, int] | None:
         """A prompt that begins as the text does, and how many leading tokens the two have in common; None where none is known."""

@@ -94,14 +94,14 @@ class QueuedInstance:
         return self._instance.prefill_token_ms
 
     @property
-    def caches_prefixes(self) -> bool | None:
-        """Whether its engine caches the beginnings of prompts."""
-        return self._instance.caches_prefixes
-
-    @property
     def decode_token_ms(self) -> float:
         """Measured time of an output token of a request alone."""
         return self._instance.decode_token_ms
+
+    @property
+    def caches_prefixes(self) -> bool | None:
+        """Whether its engine caches the beginnings of prompts."""
+        return self._instance.caches_prefixes
 
 
 class ArrivalBinding:

@@ -1,5 +1,6 @@
 """Scores instances by how much of the prompt their prefix cache holds."""
 
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import nlargest
@@ -40,6 +41,7 @@ class Prefix:
         self._trust = Trust()
         self._trust_in_events = Trust()
         self._expected: OrderedDict[str, tuple[float, Trust]] = OrderedDict()
+        # By instance: in how many requests with KV events that have not ended each block is.
         self._held: dict[str, dict[int, int]] = {}
         self._reports: set[str] = set()
         self._publishes: set[str] = set()
@@ -55,15 +57,12 @@ class Prefix:
         each, most = _block_tokens(request), max(SMALL_TOKENS, request.prompt_tokens)
         mean = mean_load(instances)
         least = min([instance.prefill_tokens for instance in instances])
-        trust = self._trust
         scores: list[float] = []
         for instance in instances:
             name, caches = instance.name, instance.caches_prefixes
             if caches:
                 self._reports.add(name)
-            tokens = found.get(name, 0) * each if caches is not False else 0.0
-            if cached is not None:
-                tokens, trust = self._by_events(request, cached, name, tokens)
+            tokens, trust = self._by_source(request, name, found.get(name, 0) * each if caches is not False else 0.0)
             saved = tokens * trust.of(name) - (instance.prefill_tokens - least) if tokens else 0.0
             scores.append(saved / most if saved > 0.0 and under_cap(instance, mean) else 0.0)
         return scores
@@ -136,13 +135,16 @@ class Prefix:
     def _expects(self, request: Request, instance: str) -> tuple[float, Trust]:
         """Tokens of the prompt that an instance should have cached, and the trust in the source that says so."""
         tokens = self._matched(request).get(instance, 0) * _block_tokens(request)
-        return (tokens, self._trust) if request.cached is None else self._by_events(request, request.cached, instance, tokens)
+        return self._by_source(request, instance, tokens)
 
-    def _by_events(self, request: Request, cached: EngineCached, instance: str, sent_tokens: float) -> tuple[float, Trust]:
+    def _by_source(self, request: Request, instance: str, sent_tokens: float) -> tuple[float, Trust]:
         """Tokens of the prompt that an instance has, where `sent_tokens` were sent there, and the trust in the source that says so.
 
         Of what it reports not to have, it computes what it has been sent for requests that have not ended.
         """
+        cached = request.cached
+        if cached is None:
+            return sent_tokens, self._trust
         reported, known = cached.look()
         tokens = float(reported.get(instance, 0))
         if tokens >= sent_tokens:
@@ -155,14 +157,7 @@ class Prefix:
     def _held_of(self, blocks: Sequence[int], instance: str) -> int:
         """How many leading blocks are of a request that the instance has not ended. One that holds a block holds all before it."""
         held = self._held.get(instance)
-        low, high = 0, len(blocks) if held else 0
-        while held and low < high:
-            middle = (low + high + 1) // 2
-            if blocks[middle - 1] in held:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        return bisect_left(blocks, True, key=lambda block: block not in held) if held else 0
 
     def _matched(self, request: Request) -> Mapping[str, int]:
         """Looked up once for a ranking, in which `favours` and `score` may both ask."""
