@@ -1,8 +1,9 @@
 """What the agents cost and give a real vLLM that shares its cores with them: writes build/bench/agents_outside.json.
 
-vLLM's own `vllm bench serve` sends a fixed rate with declared targets to one stack at a time, each started anew: the gateway in
-pass-through, without agents, as it comes, as it comes with every request asked about, with agents in the class for idle processors, and
-with each agent left out. All arms of a round get the same requests, in random order of the arms. Every figure is the tool's own.
+vLLM's own `vllm bench serve`, or with `--tool` guidellm or aiperf, sends a fixed rate with declared targets to one stack at a time, each
+started anew: the gateway in pass-through, without agents, as it comes, as it comes with every request asked about, with agents in the class
+for idle processors, and with each agent left out. All arms of a round get the same requests, in random order of the arms. Every figure is
+the tool's own.
 
     python lab/benchmarks/bench_agents_outside.py             # make setup-vllm comes first; 25 minutes on a quiet machine
     python lab/benchmarks/bench_agents_outside.py --rps 6 --targets 100 15 --arms pass-through no-agents as-it-comes
@@ -23,7 +24,7 @@ import msgspec
 from hmas_lab.frontdoor.arms import Arm, arm_of, running_arm, without
 from hmas_lab.frontdoor.settings import PASS, PLAIN, PRODUCT
 from hmas_lab.outside.session import run_tool
-from hmas_lab.outside.tools import VLLM, Ask, Figures
+from hmas_lab.outside.tools import AIPERF, GUIDELLM, VLLM, Ask, Figures
 from hmas_lab.result_files import VERSION, write_result
 from hmas_lab.vllm_engine import VllmServer, running_vllm
 
@@ -35,6 +36,8 @@ ROOT = Path(__file__).resolve().parents[2]
 ASK_ALL, SPARE_ONLY = "ask-all", "spare-cpu-only"
 VARIANTS: Mapping[str, Mapping[str, Any]] = MappingProxyType({ASK_ALL: {"ask": "all"}, SPARE_ONLY: {"spare_cpu_only": True}})
 ARMS = (PASS, PLAIN, PRODUCT, *VARIANTS, *(without(agent) for agent in AGENT_NAMES))
+TOOLS = {"vllm": VLLM, "guidellm": GUIDELLM, "aiperf": AIPERF}
+"""What may send the load; each is installed under build/, the last two by `make bench-outside`."""
 MODEL, SETTLE_S, WARM_RPS, WARM_REQUESTS = "tiny", 3.0, 8.0, 24
 """A stack is given `SETTLE_S` after it is ready, since agents report for work then, and a few requests that count for nothing."""
 
@@ -68,7 +71,7 @@ async def _one(args: argparse.Namespace, model: Path, engine: str, folder: Path,
         await run_tool(VLLM, args.vllm_python.parent, ask, folder / "warm")
         requests = round(args.rps * args.seconds)
         ask = msgspec.structs.replace(ask, rps=args.rps, requests=requests, seed=100 + number)
-        return await run_tool(VLLM, args.vllm_python.parent, ask, folder / "load")
+        return await run_tool(TOOLS[args.tool], args.build / args.tool / "bin", ask, folder / "load")
 
 
 def rows_of(taken: dict[str, list[Figures]]) -> list[dict[str, Any]]:
@@ -90,6 +93,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vllm-python", type=Path, default=ROOT / "build" / "vllm" / "bin" / "python")
     parser.add_argument("--model", type=Path, default=ROOT / "build" / "tiny-model")
+    parser.add_argument("--tool", choices=TOOLS, default="vllm")
+    parser.add_argument("--build", type=Path, default=ROOT / "build", help="where the tools' environments are")
     parser.add_argument("--rps", type=float, default=27.0)
     parser.add_argument("--targets", type=int, nargs=2, default=(300, 30), metavar=("TTFT_MS", "TPOT_MS"))
     parser.add_argument("--seconds", type=float, default=20.0, help="length of each load")
