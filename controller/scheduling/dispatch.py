@@ -1,6 +1,6 @@
 """The planning pass: looks down a queue for the first request that can be dispatched to an instance."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hmas.controller.core.messages import LengthBound
@@ -31,6 +31,8 @@ RESERVED, TOO_SMALL = "room kept for other tenants", "instance too small"
 PAST_FENCE = (
     "past the KV fence: full by forecast, not by the engine's report, and to wait would cost a preemption's time or the TTFT target"
 )
+LONGER_CONTEXT = "the context of others may end the answer"
+"""Why an instance goes before others that the router ranks higher."""
 PAUSED = "TPOT guard, which pauses"
 """What would hold a request that is dispatched all the same (`GuardPause`)."""
 PATIENCE = 16
@@ -212,7 +214,7 @@ class DispatchPlanner:
         cached_ms: float | None = None
         for pool in filter(None, self._pools(entry, group, kept_free, now_s, late=late, owed=owed, floods=floods, least=least)):
             ranked = False
-            for chosen, choice in self.routers.ranking(entry, pool, now_s):
+            for chosen, choice in self._ranking(entry, tokens, pool, now_s):
                 ranked = True
                 if not chosen.can_hold(request.model, tokens, request.context_needed):
                     least = least or group.instances.least_to_hold(entry)
@@ -244,6 +246,22 @@ class DispatchPlanner:
                 break
         entry.hold(reason)
         return None
+
+    def _ranking(self, entry: QueueEntry, tokens: int, pool: Sequence[Instance], now_s: float) -> Iterator[tuple[Instance, Choice]]:
+        """The router's ranking; instances whose context is likely to end the answer come last.
+
+        The answer's length is the upper one (`tokens`), or the median as long as forecasts have not proven right.
+        """
+        request, estimates = entry.request, entry.estimates
+        output = tokens - request.prompt_tokens if estimates.proven else int(min(estimates.output_tokens, request.output_limit))
+        context = request.prompt_tokens // request.prompts + output // request.sequences
+        later: list[tuple[Instance, Choice]] = []
+        for chosen, choice in self.routers.ranking(entry, pool, now_s):
+            if chosen.context.get(request.model, context) < context:
+                later.append((chosen, choice))
+            else:
+                yield chosen, replace(choice, reason=f"{choice.reason}; {LONGER_CONTEXT}") if later else choice
+        yield from later
 
     def _passes_fence(self, entry: QueueEntry, tokens: int, instance: Instance, now_s: float, *, spares_work: bool) -> bool:
         """Whether a request joins beyond the fence: its forecast may be wrong, but not where the engine misses targets already.

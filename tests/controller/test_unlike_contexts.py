@@ -8,7 +8,7 @@ from gateway_kit import FAST, MODEL, chat, running, start_sim
 
 from hmas.controller.core.types import Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing.registry import make_router
-from hmas.controller.scheduling.dispatch import TOO_SMALL
+from hmas.controller.scheduling.dispatch import LONGER_CONTEXT, TOO_SMALL
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.engines.base import EngineSnapshot
@@ -25,9 +25,10 @@ def build(*, kv=None, contexts=CONTEXTS, n_run=8, **settings) -> Scheduler:
     return made
 
 
-def submit(made: Scheduler, number: int, prompt: int, now_s: float = 0.0, **more) -> None:
+def submit(made: Scheduler, number: int, prompt: int, now_s: float = 0.0, forecast: dict | None = None, **more) -> None:
     request = Request(id=f"{number:04d}", tenant="t", model="m", arrival_s=now_s, prompt_tokens=prompt, **more)
-    made.submit(request, Estimates(slo=Slo(ttft_ms=60_000, tpot_ms=100), output_tokens=10, ttft_ms=100, tpot_ms=10), now_s)
+    lengths = {"output_tokens": 10, "output_tokens_upper": 20, **(forecast or {})}
+    made.submit(request, Estimates(slo=Slo(ttft_ms=60_000, tpot_ms=100), ttft_ms=100, tpot_ms=10, **lengths), now_s)
 
 
 def placed(made: Scheduler, now_s: float = 0.0) -> dict[int, str]:
@@ -86,6 +87,32 @@ def test_where_the_long_context_is_gone_the_other_engine_gives_its_own_answer(go
         made.observe(EngineSnapshot(engine="long", taken_s=0.0, healthy=False))
     submit(made, 0, 2000)
     assert placed(made) == {0: "short"}
+
+
+@pytest.mark.parametrize(
+    ("forecast", "more", "goes_to"),
+    [
+        ({"output_tokens_upper": 800, "proven": False}, {}, {"short", "long"}),  # the median counts
+        ({"output_tokens": 800, "proven": False}, {}, {"long"}),
+        ({"output_tokens_upper": 800}, {}, {"long"}),
+        ({"output_tokens_upper": 800}, {"max_output_tokens": 50}, {"short", "long"}),  # the client's cap ends it before
+        ({"output_tokens_upper": 800}, {"sequences": 4}, {"short", "long"}),  # of four answers each is as long as the context holds
+    ],
+)
+def test_an_answer_without_a_cap_goes_where_its_forecast_length_fits(forecast, more, goes_to):
+    made = build(n_run=64)
+    for number in range(8):
+        submit(made, number, 500, forecast=forecast, **more)
+    assert set(placed(made).values()) == goes_to
+
+
+def test_a_forecast_holds_no_request_back_from_the_shorter_context():
+    made = build(n_run=2)
+    for number in range(6):
+        submit(made, number, 500, forecast={"output_tokens_upper": 800})
+    dispatched = {int(one.entry.request.id): one for one in made.dispatch(0.0)}
+    assert {number: one.instance for number, one in dispatched.items()} == {0: "long", 1: "long", 2: "short", 3: "short"}
+    assert LONGER_CONTEXT in dispatched[1].reason
 
 
 def test_a_request_that_no_engine_suits_in_both_ways_does_not_wait_for_ever():
