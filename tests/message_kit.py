@@ -1,6 +1,9 @@
 """Messages as the gateway and the agents send them, ordinary but for what a test changes."""
 
+from collections.abc import Sequence
 from typing import Any
+
+import msgspec
 
 from hmas.controller.core.messages import Completion, InstanceView, RequestFeatures, RequestNotice, SystemSnapshot
 from hmas.controller.core.types import OutcomeKind, TaskType
@@ -14,12 +17,20 @@ def instance_view(name: str = "a", **changes: Any) -> InstanceView:
     return InstanceView(**(values | changes))
 
 
+def sharing(views: Sequence[InstanceView], queued: int) -> list[InstanceView]:
+    """Instances that all serve what waits, in equal parts; as they are where one says that requests wait for it."""
+    if any(view.queued_for for view in views):
+        return list(views)
+    return [msgspec.structs.replace(view, queued_for=queued / len(views)) for view in views]
+
+
 def system_snapshot(*views: InstanceView, **changes: Any) -> SystemSnapshot:
     values: dict[str, Any] = {
         "sent_s": 1.0, "gateway": "g", "policy": "edf", "queued": 0, "queued_tokens": 0, "queued_long": 0, "overdue": 0,
         "oldest_wait_ms": 0.0, "arrived_total": 0, "dispatched_total": 0, "ended": {}, "instances": list(views),
     }  # fmt: skip
-    return SystemSnapshot(**(values | changes))
+    values |= changes
+    return SystemSnapshot(**(values | {"instances": sharing(values["instances"], values["queued"])}))
 
 
 def request_notice(request_id: str = "r", **changes: Any) -> RequestNotice:

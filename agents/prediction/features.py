@@ -64,7 +64,6 @@ class InstanceState(msgspec.Struct, frozen=True):
     """One instance as of the last snapshot.
 
     Attributes:
-        queued: Requests that wait for it: the gateway's queue divided by the number of instances it feeds.
         prefill_load: Share of time that the recent prompts would take, computed one after the other; NaN if not known.
         trend: In-flight requests now minus those two seconds ago.
         hardware: Its GPUs, such as `2xa100_sxm`; `unknown` if the configuration does not contain them.
@@ -72,7 +71,6 @@ class InstanceState(msgspec.Struct, frozen=True):
 
     view: InstanceView
     speed: Step
-    queued: float
     prefill_load: float
     trend: float
     hardware: str = UNKNOWN
@@ -176,7 +174,7 @@ class Fleet:
 def expected_in_flight(state: InstanceState) -> float:
     """Returns the requests beside which this one will start: those in flight, and those queued ahead as far as the window admits them."""
     view = state.view
-    return max(0.0, min(view.n_run - 1.0, view.in_flight + state.queued))
+    return max(0.0, min(view.n_run - 1.0, view.in_flight + view.queued_for))
 
 
 def token_budget(state: InstanceState) -> float:
@@ -208,7 +206,7 @@ def _columns_of(state: InstanceState) -> tuple[float, ...]:
     return (
         float(view.in_flight),
         float(view.n_run),
-        state.queued,
+        view.queued_for,
         expected_in_flight(state),
         float(view.in_flight_tokens),
         math.nan if engine is None else float(engine.running),

@@ -114,15 +114,14 @@ class _Instance:
     def __init__(self, prior: Step | None, hardware: str, accepted: Mapping[str, float]) -> None:
         self.view: InstanceView | None = None
         self.seen_s = float("-inf")
-        self.queued = 0.0
         self.load = CumulativeTrace()
         self.fit = SpeedFit(prior)
         self.hardware = hardware
         self.tracks = {target: Track(target, DriftWatch(accepted.get(target, 0.0))) for target in TARGETS}
         self._recent: deque[tuple[float, int, int]] = deque(maxlen=512)
 
-    def observe(self, view: InstanceView, queued: float, at_s: float) -> None:
-        self.view, self.queued, self.seen_s = view, queued, at_s
+    def observe(self, view: InstanceView, at_s: float) -> None:
+        self.view, self.seen_s = view, at_s
         self.load.hold(at_s, view.in_flight)
         # The counters of an engine that did not answer are 0. Of what it has counted since it started nothing happened just now.
         prompt_total = view.engine.prompt_tokens_total if view.engine is not None and view.engine.healthy else -1
@@ -145,7 +144,7 @@ class _Instance:
             # A total below the earlier one means that the engine restarted: there is no rate until the window has passed the restart.
             if 0 <= first_total <= total and now_s > first_s:
                 prefill_load = (total - first_total) / (now_s - first_s) * speed.prompt_ms / 1000.0
-        return InstanceState(view, speed, self.queued, prefill_load, trend, self.hardware)
+        return InstanceState(view, speed, prefill_load, trend, self.hardware)
 
 
 class PredictionModel:
@@ -202,12 +201,11 @@ class PredictionModel:
     def observe(self, snapshot: SystemSnapshot) -> None:
         """Takes the instances' state. Draining and unhealthy ones are no candidates, unless no others serve the model."""
         self._seen_s = max(self._seen_s, snapshot.sent_s)
-        feeding = max(1, sum(not view.draining for view in snapshot.instances))
         for view in snapshot.instances:
             if view.name not in self.instances:
                 self.instances[view.name] = _Instance(*self._prior_named(view.profile), self._accepted)
             self.instances.move_to_end(view.name)
-            self.instances[view.name].observe(view, snapshot.queued / feeding, snapshot.sent_s)
+            self.instances[view.name].observe(view, snapshot.sent_s)
         while self.instances:
             oldest, instance = next(iter(self.instances.items()))
             # Requests that were asked about before a jump of the clock may still need those of the snapshot before.

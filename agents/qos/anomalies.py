@@ -35,7 +35,7 @@ class AnomalyWatch:
             (FIGURES, ""): not _is_possible(snapshot),
         }
         # A snapshot may catch a busy instance between two sequences; only the same instance in every snapshot leaks.
-        now |= {(LEAKED, view.name): snapshot.queued > 0 and _is_leaking(view, at_s) for view in snapshot.instances}
+        now |= {(LEAKED, view.name): view.queued_for > 0 and _is_leaking(view, at_s) for view in snapshot.instances}
         self._since_s = {what: min(at_s, self._since_s.get(what, at_s)) for what, holds in now.items() if holds}
         return sorted({name for (name, _), since_s in self._since_s.items() if at_s - since_s >= HOLD_S[name]})
 
@@ -51,8 +51,8 @@ def _gap(snapshot: SystemSnapshot) -> int:
 
 
 def _is_stuck(snapshot: SystemSnapshot) -> bool:
-    views = snapshot.instances
-    return snapshot.queued > 0 and bool(views) and all(view.usable and view.in_flight == 0 for view in views)
+    views = [view for view in snapshot.instances if view.queued_for > 0]
+    return bool(views) and all(view.usable and view.in_flight == 0 for view in views)
 
 
 def _is_leaking(view: InstanceView, at_s: float) -> bool:

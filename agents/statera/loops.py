@@ -59,7 +59,7 @@ class Load:
 
     Attributes:
         in_flight: Sequences on the instance.
-        waits: Whether requests wait in the queue.
+        waits: Whether requests wait that may go to the instance.
         ceiling: Largest useful window.
         safe: Window up to which no target is at risk (`headroom`); 0 if not known.
         room: How far utilization is below the band's upper edge (`Band.room`).

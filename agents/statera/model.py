@@ -19,7 +19,7 @@ from hmas.agents.statera.conformal import LengthCalibrator
 from hmas.agents.statera.gains import Gains, delay_s
 from hmas.agents.statera.guard_factor import ALLOWED, GuardFactorController
 from hmas.agents.statera.loops import Band, Load, WindowLoop
-from hmas.agents.statera.recent_misses import RecentMisses
+from hmas.agents.statera.recent_misses import InstanceMisses, ModelMisses
 from hmas.agents.statera.restored_actions import RestoredActions
 from hmas.agents.statera.safe_concurrency import SafeConcurrency
 from hmas.agents.statera.target import Target, best_window
@@ -51,7 +51,8 @@ class InstanceController:
     """The control state of one instance: its model, its loops, and the last action with the reason of the last change of each value.
 
     Attributes:
-        tpot_missed: Share of TPOT misses among the requests that ended on it recently, see `RecentMisses`.
+        tpot_missed: Share of TPOT misses among the requests that ended on it recently, see `InstanceMisses`.
+        ttft_missed: See `ModelMisses`.
     """
 
     loop: WindowLoop
@@ -59,8 +60,9 @@ class InstanceController:
     plant: TpotModel = field(default_factory=TpotModel)
     headroom: SafeConcurrency = field(default_factory=SafeConcurrency)
     guard_factors: GuardFactorController = field(default_factory=GuardFactorController)
-    misses: RecentMisses = field(default_factory=RecentMisses)
+    misses: InstanceMisses = field(default_factory=InstanceMisses)
     tpot_missed: float = 0.0
+    ttft_missed: float = 0.0
     target: Target | None = None
     updated_s: float = float("-inf")
     pressed_s: float = float("-inf")
@@ -117,6 +119,7 @@ class StateraModel:
         self._lengths = LengthCalibrator(epsilon)
         self.instances: dict[str, InstanceController] = {}
         self.restored = RestoredActions()
+        self._late = ModelMisses()
         self._early: deque[Completion] = deque(maxlen=EARLY_MAX)
         self._seen = RecentIds(SEEN_MAX)
 
@@ -125,6 +128,7 @@ class StateraModel:
         if not self._seen.add(completion.request_id):
             return
         self._lengths.learn(completion)
+        self._late.learn(completion)
         if completion.instance in self.instances:
             self.instances[completion.instance].learn(completion)
         else:
@@ -141,8 +145,9 @@ class StateraModel:
         for instance in view.instances:
             station = self.instances[instance.name]
             station.tpot_missed = station.misses.share(view, now_s)
+            station.ttft_missed = self._late.share(instance, view, now_s)
             heeded = instance.guard_enabled and instance.guard > 0.0
-            station.guard_factors.update(now_s, heeded=heeded, ttft_missed=view.ttft_violation_rate)
+            station.guard_factors.update(now_s, heeded=heeded, ttft_missed=station.ttft_missed)
             if is_held(view, instance, "budget"):
                 station.budget.budget = instance.token_budget
             if is_held(view, instance, "knobs"):
@@ -160,6 +165,7 @@ class StateraModel:
 
     def _meet(self, view: ShortView, now_s: float) -> None:
         """Creates a controller for each new instance and removes those of instances that are gone."""
+        self._late.meet(view.instances)
         names = {instance.name for instance in view.instances}
         self.instances = {name: station for name, station in self.instances.items() if name in names}
         for instance in view.instances:
@@ -228,11 +234,11 @@ class StateraModel:
         elapsed_s = elapsed_s if math.isfinite(elapsed_s) else self._period_s
         load = Load(
             in_flight=instance.occupied,
-            waits=view.queued > 0,
+            waits=instance.queued_for > 0,
             ceiling=ceiling,
             safe=station.headroom.n_run,
             room=self._band.room(max(view.utilization.get(instance.name, 0.0), instance.tpot_pressure)),
-            spare=_spare(view, station.guard_factors),
+            spare=_spare(station),
             guard_enabled=instance.guard_enabled,
             missed=self._misses(station, instance, now_s),
         )
@@ -347,10 +353,10 @@ def is_held(view: ShortView, instance: InstanceView, what: str) -> bool:
     return what in view.forced or f"{what}:{instance.name}" in view.forced
 
 
-def _spare(view: ShortView, guard_factors: GuardFactorController) -> float:
+def _spare(station: InstanceController) -> float:
     """Unused part of the allowed TPOT misses, as a share, while TTFT is being missed; else 0."""
-    missed = guard_factors.missed_share
-    return max(0.0, 1.0 - missed / ALLOWED) if missed is not None and view.ttft_violation_rate > ALLOWED else 0.0
+    missed = station.guard_factors.missed_share
+    return max(0.0, 1.0 - missed / ALLOWED) if missed is not None and station.ttft_missed > ALLOWED else 0.0
 
 
 def _seen(instance: InstanceView, error: float, n_run: int) -> BudgetInputs:

@@ -1,19 +1,32 @@
-"""Counts which of the requests that recently ended on an instance missed their TPOT target. Pure and bounded.
+"""Counts which of the requests that recently ended missed a target: TPOT by instance, TTFT by model. Pure and bounded.
 
-The figures of a short view are of the whole gateway. With several instances they would lower the window of one for what another misses.
+The figures of a short view are of the whole gateway. With several instances they would lower the window of one for what another misses, and
+with several models they would set the guard of one by what another's requests miss.
 """
 
 from collections import deque
+from collections.abc import Callable, Sequence
 
 from hmas.agents.statera.guard_factor import KEPT, SAMPLES_MIN
-from hmas.controller.core.messages import Completion, ShortView
+from hmas.controller.core.messages import Completion, InstanceView, ShortView
 from hmas.controller.core.types import OutcomeKind
 
 
-class RecentMisses:
-    """The newest ends on one instance, `KEPT` at most, counted as qos counts those of the gateway."""
+def tpot_missed(completion: Completion) -> bool:
+    """Whether an ended request missed its TPOT target."""
+    return 0.0 < completion.tpot_slo_ms < completion.tpot_ms
 
-    def __init__(self) -> None:
+
+def ttft_missed(completion: Completion) -> bool:
+    """Whether it missed its TTFT target, or has never had a first token."""
+    return completion.ttft_slo_ms > 0.0 and not 0.0 <= completion.ttft_ms <= completion.ttft_slo_ms
+
+
+class RecentMisses:
+    """The newest ends, `KEPT` at most, counted as qos counts those of the gateway; `missed` tells which missed."""
+
+    def __init__(self, missed: Callable[[Completion], bool] = tpot_missed) -> None:
+        self._is_missed = missed
         self._ended: deque[tuple[float, bool]] = deque()
         self._missed = 0
 
@@ -21,22 +34,52 @@ class RecentMisses:
         """Takes an ended request; an end that its client caused (it left, or sent what cannot be served) does not count."""
         if completion.outcome is OutcomeKind.CANCELLED or 400 <= completion.status < 429:
             return
-        missed = 0.0 < completion.tpot_slo_ms < completion.tpot_ms
+        missed = self._is_missed(completion)
         self._ended.append((completion.arrival_s + completion.total_ms / 1000.0, missed))
         self._missed += missed
         if len(self._ended) > KEPT:
             self._forget_oldest()
 
     def share(self, view: ShortView, now_s: float) -> float:
-        """Share of TPOT misses among the requests that ended within the view's window; 0 if they are fewer than `SAMPLES_MIN`.
-
-        With one instance the view's own share is used. It also counts requests that never ran.
-        """
-        if len(view.instances) == 1:
-            return view.tpot_violation_rate if view.ended >= SAMPLES_MIN else 0.0
+        """Share of misses among the requests that ended within the view's window; 0 if they are fewer than `SAMPLES_MIN`."""
         while self._ended and self._ended[0][0] < now_s - view.window_s:
             self._forget_oldest()
         return self._missed / len(self._ended) if len(self._ended) >= SAMPLES_MIN else 0.0
 
     def _forget_oldest(self) -> None:
         self._missed -= self._ended.popleft()[1]
+
+
+class InstanceMisses(RecentMisses):
+    """TPOT misses of one instance. With a single instance the view's own share is used, which also counts requests that never ran."""
+
+    def share(self, view: ShortView, now_s: float) -> float:
+        """As `RecentMisses.share`."""
+        if len(view.instances) == 1:
+            return view.tpot_violation_rate if view.ended >= SAMPLES_MIN else 0.0
+        return super().share(view, now_s)
+
+
+class ModelMisses:
+    """TTFT misses of each model, where instances serve different ones; else the view's own share, which also counts requests that wait."""
+
+    def __init__(self) -> None:
+        self._by_model: dict[str, RecentMisses] = {}
+
+    def meet(self, instances: Sequence[InstanceView]) -> None:
+        """Counts for the models of these instances, and for no others."""
+        unlike = any(instance.models != instances[0].models for instance in instances)
+        models = {model for instance in instances for model in instance.models if unlike}
+        if models != self._by_model.keys():
+            self._by_model = {model: self._by_model.get(model) or RecentMisses(ttft_missed) for model in models}
+
+    def learn(self, completion: Completion) -> None:
+        """Takes an ended request, also one that never ran."""
+        if (misses := self._by_model.get(completion.model)) is not None:
+            misses.learn(completion)
+
+    def share(self, instance: InstanceView, view: ShortView, now_s: float) -> float:
+        """Share of TTFT misses among the recent requests of the instance's models, of the worst one."""
+        return max(
+            [self._by_model[model].share(view, now_s) for model in instance.models if self._by_model], default=view.ttft_violation_rate
+        )

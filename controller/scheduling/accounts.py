@@ -9,6 +9,7 @@ from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.room import tpot_pressure
 from hmas.controller.scheduling.instances.running import Running
 from hmas.controller.scheduling.queue.model_queue import QueuedRequest
+from hmas.controller.scheduling.queue.model_queues import ModelQueues
 from hmas.controller.scheduling.queue.wait_queue import WaitQueue
 from hmas.controller.scheduling.results import Counts, TenantLoad
 
@@ -28,7 +29,7 @@ def snapshot(
     alone: bool,
 ) -> SystemSnapshot:
     """The current state of the queue and the instances; `alone`: `SystemSnapshot.wants_times_alone`. O(running + weights)."""
-    oldest_s = room.oldest_s()
+    oldest_s, shares = room.oldest_s(), queued_for(room.queues)
     return SystemSnapshot(
         sent_s=now_s,
         gateway=gateway,
@@ -43,14 +44,26 @@ def snapshot(
         arrived_prompt_tokens_total=counts.arrived_prompt_tokens,
         dispatched_total=counts.dispatched,
         ended={kind.value: number for kind, number in counts.ended.items()},
-        instances=[view(instance, room.queues.bound_to(instance.name), now_s) for instance in instances],
+        instances=[view(instance, room.queues.bound_to(instance.name), shares.get(instance.name, 0.0), now_s) for instance in instances],
         forced=list(forced),
         wants_times_alone=alone,
         tenant_weights={tenant: weight for tenant, weight in weights.items() if weight != 1.0},
     )
 
 
-def view(instance: Instance, queued: int, now_s: float) -> InstanceView:
+def queued_for(queues: ModelQueues) -> dict[str, float]:
+    """See `InstanceView.queued_for`; by instance, without those for which none wait. O(groups x instances)."""
+    shares: dict[str, float] = {}
+    for group in queues.groups:
+        waiting, instances = len(group.members), group.instances.all
+        if waiting and instances:
+            able = [instance for instance in instances if instance.available] or instances
+            for instance in able:
+                shares[instance.name] = shares.get(instance.name, 0.0) + waiting / len(able)
+    return shares
+
+
+def view(instance: Instance, queued: int, queued_for: float, now_s: float) -> InstanceView:
     """An instance's account as it is sent to the agents; `queued` requests wait for it alone. O(in flight)."""
     instance.refresh(now_s)
     return InstanceView(
@@ -71,6 +84,7 @@ def view(instance: Instance, queued: int, now_s: float) -> InstanceView:
         engine=instance.engine,
         profile=instance.spec.profile,
         queued=queued,
+        queued_for=queued_for,
         models=_models(instance),
     )
 

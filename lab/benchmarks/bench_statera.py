@@ -26,6 +26,7 @@ WARM = {1: 256, 100: 256, 1000: 64}
 VIEW_S = 0.1
 RPS = 5.0
 N_RUN = 48
+QUEUED = 50
 GOAL_MS = 1.0
 TARGETS_MS = (25.0, 40.0, 60.0)
 LATENCIES = LatencySummary(count=100, p50=100.0, p95=200.0, p99=300.0)
@@ -80,6 +81,7 @@ class Bench:
                 tpot_pressure=pressure,
                 capacity_n_run=256,
                 max_token_budget=2048,
+                queued_for=QUEUED / len(self.names),
             )
             for name, pressure in zip(self.names, pressures, strict=True)
         ]
@@ -87,7 +89,7 @@ class Bench:
             sent_s=self.now_s,
             window_s=5.0,
             policy="edf",
-            queued=50,
+            queued=QUEUED,
             oldest_wait_ms=500.0,
             queue_slope=0.0,
             ended=100,

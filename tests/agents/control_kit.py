@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from message_kit import instance_view, system_snapshot
+from message_kit import instance_view, sharing, system_snapshot
 
 from hmas.controller.core.messages import Completion, InstanceView, LatencySummary, LongView, ShortView, SystemSnapshot
 from hmas.controller.core.types import OutcomeKind
@@ -21,7 +21,8 @@ def short_view(now_s: float, **changes: Any) -> ShortView:
         "ttft_ms": CALM, "tpot_ms": CALM, "violation_rate": 0.02, "ttft_violation_rate": 0.01, "tpot_violation_rate": 0.01,
         "goodput_rps": 10.0, "throughput_tps": 1000.0, "utilization": {"i0": 0.8}, "instances": [instance()], "arrival_rps": 10.0,
     }  # fmt: skip
-    return ShortView(**(values | changes))
+    values |= changes
+    return ShortView(**(values | {"instances": sharing(values["instances"], values["queued"])}))
 
 
 def long_view(now_s: float, **changes: Any) -> LongView:

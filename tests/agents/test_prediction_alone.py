@@ -88,7 +88,8 @@ def test_they_follow_what_an_instance_has_shown(shipped):
 
 def test_instances_of_one_kind_share_a_row():
     def state(name: str, load: int, speed: Step, hardware: str = "1xl4", **changes) -> InstanceState:
-        return InstanceState(view(name, in_flight=load, n_run=4 + load, **changes), speed, 3.0 * load, 0.1 * load, 1.0, hardware)
+        loaded_so = view(name, in_flight=load, n_run=4 + load, queued_for=3.0 * load, **changes)
+        return InstanceState(loaded_so, speed, 0.1 * load, 1.0, hardware)
 
     one = Step(20.0, 0.5, 0.1)
     states = [

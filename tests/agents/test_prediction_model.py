@@ -86,7 +86,7 @@ def test_the_factor_is_bounded_whatever_comes(errors):
 
 
 def state(**changes) -> InstanceState:
-    fields: dict[str, Any] = {"view": view(), "speed": Step(20.0, 0.5, 0.1), "queued": 0.0, "prefill_load": 0.1, "trend": 0.0}
+    fields: dict[str, Any] = {"view": view(), "speed": Step(20.0, 0.5, 0.1), "prefill_load": 0.1, "trend": 0.0}
     return InstanceState(**(fields | changes))
 
 
@@ -104,8 +104,8 @@ def test_the_formula_grows_with_prompt_load_and_chunks():
 
 def test_a_queue_fills_the_window_before_the_request_starts():
     assert expected_in_flight(state()) == 4
-    assert expected_in_flight(state(queued=5.0)) == 9
-    assert expected_in_flight(state(queued=500.0)) == 15
+    assert expected_in_flight(state(view=view(queued_for=5.0))) == 9
+    assert expected_in_flight(state(view=view(queued_for=500.0))) == 15
 
 
 def rows_of(states, prompt_tokens, output_tokens):
@@ -127,7 +127,7 @@ def test_missing_signals_are_missing_not_zero():
 
 def test_a_batch_of_instances_is_what_each_gives_alone():
     told = EngineSnapshot(engine="b", taken_s=1.0, healthy=True, running=7, waiting=3, kv_usage=0.4, max_num_batched_tokens=512)
-    states = [state(), state(view=view("b", in_flight=9, engine=told), queued=4.0, hardware="2xa100"), state(view=view("c", n_run=3))]
+    states = [state(), state(view=view("b", in_flight=9, queued_for=4.0, engine=told), hardware="2xa100"), state(view=view("c", n_run=3))]
     prompts, outputs = [10.0, 700.0, 9000.0], [5.0, 100.0, 900.0]
     together = rows_of(states, prompts, outputs).reshape(3, 3, -1)
     for request in range(3):

@@ -162,8 +162,9 @@ def stated(load: dict) -> InstanceState:
         tpot_pressure=0.0,
         capacity_n_run=64,
         engine=engine,
+        queued_for=float(load["queued"]),
     )
-    return InstanceState(view, Step(12.0, 0.3, 0.05), float(load["queued"]), 0.2, 0.0)
+    return InstanceState(view, Step(12.0, 0.3, 0.05), 0.2, 0.0)
 
 
 def predicted_ms(regressor, load: dict):

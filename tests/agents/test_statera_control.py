@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hmas.agents.statera.conformal import LengthCalibrator
 from hmas.agents.statera.model import StateraModel
-from hmas.agents.statera.recent_misses import RecentMisses
+from hmas.agents.statera.recent_misses import InstanceMisses
 from hmas.controller.core.messages import ControlAction, ShortView
 from hmas.controller.core.types import OutcomeKind
 
@@ -362,7 +362,7 @@ def test_under_the_guard_a_window_keeps_the_square_root_of_the_engines_own(guard
 
 def test_the_misses_of_an_instance_are_those_of_its_recent_ends_that_no_client_caused():
     two = short_view(10.0, instances=[instance(), instance(name="i1")], tpot_violation_rate=0.7)
-    misses = RecentMisses()
+    misses = InstanceMisses()
     for number in range(9):
         misses.learn(completion(number, 10.0, tpot_ms=80.0 if number < 3 else 20.0))
         misses.learn(completion(number, 10.0, tpot_ms=80.0, outcome=OutcomeKind.CANCELLED))

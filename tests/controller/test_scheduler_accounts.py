@@ -153,6 +153,31 @@ def test_the_snapshot_tells_which_models_an_instance_serves_unless_they_are_too_
         assert made.snapshot(101.0, "gate").instances[0].models == told
 
 
+@pytest.mark.parametrize(
+    ("serves", "gone", "shares"),
+    [
+        ({"a": "m", "b": "m"}, "", {"a": 2.0, "b": 2.0}),
+        ({"a": "m", "b": "other"}, "", {"a": 4.0, "b": 0.0}),
+        ({"a": "m", "b": "m", "c": "other"}, "b", {"a": 4.0, "b": 0.0, "c": 0.0}),
+        ({"a": "m", "b": "other"}, "a", {"a": 4.0, "b": 0.0}),  # what waits for engines that take nothing still waits for them
+    ],
+)
+def test_the_snapshot_shares_a_queue_among_the_instances_that_may_take_it(serves, gone, shares):
+    made = Scheduler(
+        settings=SchedulerSettings(),
+        instances=[InstanceSpec(name=name, capacity_n_run=8) for name in serves],
+        router=make_router("least-loaded"),
+        policy="fcfs",
+    )
+    for name, model in serves.items():
+        made.set_models(name, frozenset({model}))
+    if gone:
+        made.set_draining(gone, True)
+    for number in range(4):
+        made.submit(request(number), believed(), 100.0)
+    assert {view.name: view.queued_for for view in made.snapshot(100.0, "gate").instances} == shares
+
+
 def test_a_stream_that_stands_still_presses_more_and_more():
     made = build()
     made.submit(request(0), believed(tpot_slo_ms=50.0), 100.0)

@@ -12,7 +12,9 @@ class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         in_flight: Requests that were sent and have not ended. `in_flight_tokens`: their prompt plus produced tokens so far.
-        sequences: Sequences of these requests; 0 if unknown. `queued`: Requests that are bound to it and wait.
+        sequences: Sequences of these requests; 0 if unknown.
+        queued: Requests that are bound to it and wait. `queued_for`: all that wait for its models, over the instances
+            that may take them, or over all that serve them if none may.
         n_run, token_budget: The active controls (token_budget 0: the engine's own).
         kv_committed: Share of the KV fence taken by calibrated upper bounds, 0 to 1.
         tpot_pressure: 90 % quantile over in-flight requests of current TPOT over its SLO; 0 with none decoding.
@@ -42,6 +44,7 @@ class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
     sequences: int = 0
     profile: str = ""
     queued: int = 0
+    queued_for: float = 0.0
     models: list[str] = field(default_factory=list)
 
     @property

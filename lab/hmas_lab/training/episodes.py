@@ -189,6 +189,7 @@ class Episode:
             token_budget=0,
             kv_committed=0.0,
             tpot_pressure=0.0,
+            queued_for=float(len(self._queue)),
             capacity_n_run=self.engine.profile.max_num_seqs,
             engine=self.engine.snapshot(NAME, at_s) if self.tells_load else None,
         )
