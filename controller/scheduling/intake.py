@@ -27,8 +27,8 @@ class QueueAdmission:
         self._wait_queue = room
         self._tenancy = tenancy
 
-    def refusal(self, request: Request, estimates: Estimates, now_s: float) -> Refusal | None:
-        """The refusal of a request, None if it is admitted; then it is charged to its tenant. O(instances)."""
+    def refusal(self, request: Request, estimates: Estimates, now_s: float, *, is_full: bool) -> Refusal | None:
+        """The refusal of a request, None if it is admitted; then it is charged to its tenant. O(instances). `is_full`: see there."""
         instances = self._wait_queue.queues.of(request.model).instances.all
         tokens = certain_tokens(request)
         for instance in instances:
@@ -44,12 +44,19 @@ class QueueAdmission:
         full = self._tenancy.over_waiting(request)
         if full is not None:
             return endings.tenant_queue_full(request, full, self.retry_after_s(request.model, now_s))
-        if len(self._wait_queue) >= self._settings.queue_limit and not self._outranks(request, estimates):
+        if is_full and not self._outranks(request, estimates):
             wait_s = max(self._wait_queue.wait_s(request.model, now_s), self._place_s(now_s))
             return endings.queue_full(len(self._wait_queue), self._settings.queue_limit, told_s(wait_s))
         if metered:
             self._tenancy.charge(request, estimates, now_s)
         return None
+
+    def is_full(self, request: Request) -> bool:
+        """Whether the queue has no place for it. It needs none where none waits for its model and an instance is free. O(instances)."""
+        if len(self._wait_queue) < self._settings.queue_limit:
+            return False
+        queues = self._wait_queue.queues
+        return not queues.of(request.model).instances.open or any(group.members for group in queues.serving(request.model))
 
     def _outranks(self, request: Request, estimates: Estimates) -> bool:
         """Whether the request ranks better than the worst waiting one, which then has to leave."""

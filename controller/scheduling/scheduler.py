@@ -107,18 +107,18 @@ class Scheduler(SchedulerReports):
         self._arrived += 1
         self._arrived_prompt_tokens += request.prompt_tokens
         self._wait_queue.settle(now_s)
-        refusal = self._admission.refusal(request, estimates, now_s)
+        is_full = self._admission.is_full(request)
+        refusal = self._admission.refusal(request, estimates, now_s, is_full=is_full)
         if refusal is not None:
             self._ended[refusal.kind] += 1
             return refusal
-        weight = self._weights.get(request.tenant, weight)
-        entry = QueueEntry(request=request, estimates=estimates, seq=self._seq, weight=weight, only=only)
+        entry = QueueEntry(request=request, estimates=estimates, seq=self._seq, weight=self._weights.get(request.tenant, weight), only=only)
         self._seq += 1
         entry.estimates = self._attainable(entry, estimates)
         if self._binds:
             self._binding.bind(entry, self._planner.avoided, now_s)
         self._wait_queue.add(entry, now_s)
-        if len(self._wait_queue) > self.settings.queue_limit and (worst := self._wait_queue.backlog.worst()) is not None:
+        if is_full and (worst := self._wait_queue.backlog.worst()) is not None:
             loser = self._wait_queue.remove(worst[1])
             assert loser is not None, "the backlog lists those that wait"
             self._given_up.append(self._dropped(loser, OutcomeKind.SHED, now_s, endings.outranked))

@@ -121,7 +121,9 @@ def test_a_long_queue_of_another_model_keeps_nobody_away():
 
 
 def test_where_the_queue_is_full_of_another_model_a_place_in_it_is_waited_for():
-    made = two_models(queue_limit=60)
+    made = two_models(queue_limit=60, fast=1)
+    ask(made, 9000, "fast", 0.0)
+    made.dispatch(0.0)
     for number in range(70):
         ask(made, number, "slow", 0.0)
     made.expire(0.0)
@@ -133,7 +135,10 @@ def test_where_the_queue_is_full_of_another_model_a_place_in_it_is_waited_for():
     now_s = worked_off(made, 20)
     for number in range(3000, 3100):
         ask(made, number, "slow", now_s)
-    refused = ask(made, 4000, "fast", now_s)
+    ask(made, 4000, "fast", now_s)
+    assert [one.entry.request.id for one in made.dispatch(now_s)] == ["004000"], "the full queue keeps none from an instance that is free"
+    assert made.outranked() == []
+    refused = ask(made, 4001, "fast", now_s)
     # One leaves each second: then there is a place, and nobody of its own model in front of it.
     assert (refused.code, refused.retry_after_s) == ("queue_full", 1.0)
     assert ask(made, 5000, "slow", now_s).retry_after_s == pytest.approx(60.0, rel=0.05)
