@@ -30,6 +30,8 @@ COUNTERS_EVERY_S = 2.0
 
 _ID = re.compile(r"[0-9a-f]{32}")
 _START = re.compile(rb"\s*\{\s*(?=\")")
+_EMBEDDINGS = "/v1/embeddings"
+"""SGLang wants an id for each text of a list there, and answers 500 to a single one. Closing the response ends such a request."""
 
 
 class SglangEngine(PluginEngine):
@@ -50,7 +52,7 @@ class SglangEngine(PluginEngine):
     async def send(self, path: str, body: bytes, headers: Mapping[str, str], *, request_id: str, priority: int = 0) -> Exchange:
         """Posts `body` with the gateway's id, and with the priority in SGLang's sign if SGLang orders its queue by priority."""
         fields: dict[str, object] = {}
-        if _ID.fullmatch(request_id):
+        if _ID.fullmatch(request_id) and path != _EMBEDDINGS:
             fields["rid"] = request_id
         if self.capabilities.priority:
             # Always set, because SGLang puts a request without priority behind all others.

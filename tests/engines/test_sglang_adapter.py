@@ -38,7 +38,7 @@ class Replay:
         if request.path == "/set_internal_state":
             self.bodies.append(orjson.loads(await request.read()))
             return web.Response(status=self.cap_answer[0], body=self.cap_answer[1])
-        if request.path == "/v1/completions":
+        if request.path in {"/v1/completions", "/v1/embeddings"}:
             self.bodies.append(orjson.loads(await request.read()))
             return web.json_response({})
         return web.json_response({"detail": "Not Found"}, status=404)
@@ -95,6 +95,15 @@ async def test_without_priorities_none_is_sent(replay):
     await (await engine.send("/v1/completions", b'{"model": "m", "priority": 3}', {}, request_id=RID, priority=7)).close()
     await (await engine.send("/v1/completions", b'{"model": "m"}', {}, request_id="short", priority=7)).close()
     assert replay.bodies == [{"model": "m", "rid": RID}, {"model": "m"}]
+    await engine.close()
+
+
+async def test_embeddings_have_no_id(replay):
+    """SGLang wants a list of ids for a list of texts, and fails with 500 on a single one."""
+    replay.answers["server_info"]["enable_priority_scheduling"] = False
+    engine = await connect_engine(name="s", url=replay.url)
+    await (await engine.send("/v1/embeddings", b'{"model": "m", "input": ["a", "b"], "rid": "0"}', {}, request_id=RID)).close()
+    assert replay.bodies == [{"model": "m", "input": ["a", "b"]}]
     await engine.close()
 
 
