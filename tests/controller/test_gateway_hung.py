@@ -110,6 +110,21 @@ async def test_without_counters_a_streamed_request_has_a_time_limit_for_its_begi
     assert "no answer begun within" in failed
 
 
+async def test_without_another_engine_a_request_that_has_not_begun_stays(tmp_path: Path):
+    """The engine is slow, or has a queue of its own."""
+    slow = PlainEngine()
+    slow.hung = True
+    async with before(tmp_path, slow, gateway=HEAD_SOON) as rig:
+        waiting = asyncio.create_task(rig.post(chat(tokens=2)))
+        done, _ = await asyncio.wait([waiting], timeout=1.0)
+        assert not done, "five times the limit"
+        slow.release()
+        answer = await asyncio.wait_for(waiting, 5)
+        assert circuits(rig) == []
+        assert rig.balanced()
+    assert (answer.status, slow.posts) == (200, 1)
+
+
 async def test_a_head_and_a_long_prompt_are_no_silence(tmp_path: Path):
     slow = msgspec.structs.replace(FAST, prefill_ms_per_token=1.0)
     async with running(tmp_path, engines=2, profile=slow, gateway=gateway_config(engine_idle_timeout_s=0.1)) as rig:

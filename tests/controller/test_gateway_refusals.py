@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from bad_engines import BadEngine, before, circuits, metric
+from bad_engines import BadEngine, ClosingEngine, before, circuits, metric
 from gateway_kit import MODEL, chat
 
 from hmas.controller.core.types import Estimates, OutcomeKind, Request, Slo
@@ -78,6 +78,23 @@ async def test_a_429_without_a_time_gets_one(tmp_path: Path):
         answer = await rig.post(chat())
     assert answer.status == 429
     assert int(answer.headers["retry-after"]) >= 1
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_engines_own_503_keeps_its_time(tmp_path: Path, stream: bool):
+    async with before(tmp_path, refusing(503, **{"Retry-After": "7"})) as rig:
+        answer = await rig.post(chat(stream=stream))
+    assert (answer.status, answer.headers["retry-after"], answer.error["message"]) == (503, "7", "not for you")
+
+
+@pytest.mark.parametrize("body", [chat(), chat(stream=False)])
+async def test_a_refusal_beside_an_engine_that_breaks_is_no_answer_for_the_client(tmp_path: Path, body: dict[str, object]):
+    """Else an SDK would raise for a wrong key, and never try again."""
+    broken, refused = ClosingEngine(closes=1), refusing(401)
+    async with before(tmp_path, broken, refused) as rig:
+        answer = await rig.post(body)
+        assert (broken.posts, refused.posts) == (1, 1)
+    assert (answer.status, answer.error["code"]) == (502, "engine_error")
 
 
 async def test_refusals_that_differ_are_no_answer_for_the_client(tmp_path: Path):

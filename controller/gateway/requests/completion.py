@@ -288,14 +288,14 @@ class CompletionHandler:
         A refusal (4xx) is passed on only if all instances that answered did so with the same status.
         """
         error = failures[-1][0]
-        alike = len({one.status for one, _, _ in failures if isinstance(one, EngineFault)}) == 1
+        alike = len({one.status if isinstance(one, EngineFault) else 0 for one, _, _ in failures}) == 1
         text = without_addresses(str(error))
         if not text.startswith(f"engine {live.instance}"):
             text = f"engine {live.instance}: {text}"
         if isinstance(error, EngineFault) and not answer.started and (alike if error.refuses else error.body):
             kind = OutcomeKind.REJECTED if error.refuses else OutcomeKind.FAILED
             headers = {"content-type": "application/json", **(error.headers or {})}
-            if error.status == 429:
+            if error.status in {429, 503}:
                 headers["retry-after"] = error.retry_after[:64] or str(math.ceil(self._manager.retry_after_s(live)))
             self._manager.end(live, kind, error.status, str(error))
             body = error.body or api_of(live.call.path).error_body(ApiError(error.status, "engine_refused", text))

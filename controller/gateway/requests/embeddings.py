@@ -69,7 +69,7 @@ class PassThrough:
             raise
         self._observer.passed_through(answer.status, self._fleet.now_s() - arrival_s)
         headers = {"content-type": answer.content_type, "x-request-id": answer_id(http.headers), "x-hmas-instance": instance.name}
-        if answer.status == 429:
+        if answer.status in {429, 503}:
             headers["retry-after"] = answer.retry_after[:64] or "1"
         out.send(answer.status, {**headers, **(answer.headers or {})}, answer.body)
 
@@ -127,7 +127,7 @@ class PassThrough:
             return instance, answer
         if failed is not None:
             return failed
-        if refusals and all(answer.status == refusals[0][1].status for _, answer, _ in refusals):
+        if refusals and failure is None and all(answer.status == refusals[0][1].status for _, answer, _ in refusals):
             return refusals[-1][:2]
         if failure is None and not refusals:
             raise ApiError(503, "no_healthy_engine", "no engine that serves this model answers", retry_after_s=5)

@@ -259,6 +259,8 @@ class RequestManager:
     def recall_silent(self, limit_s: float) -> None:
         """Takes streamed requests back from engines that have not begun their answer within `limit_s`, and longer for long prompts.
 
+        Only as far as another instance can take them: an engine that is slow, or has a queue of its own, is better than none.
+
         A response head alone is no beginning: vLLM sends it at once. An answer that is not streamed begins only when it is complete, so
         those requests are left alone.
         """
@@ -267,7 +269,7 @@ class RequestManager:
             live = self.active[request_id]
             waited_s = now_s - live.dispatched_s
             silent = live.request.stream and live.stage in ("sent", "head") and waited_s > limit_s
-            if silent and waited_s > patience_s(limit_s, live.request.prompt_tokens):
+            if silent and waited_s > patience_s(limit_s, live.request.prompt_tokens) and self._scheduler.may_retry(request_id):
                 live.recall(EngineSilent(f"engine {live.instance}: no answer begun within {waited_s:.0f} s"))
 
     def end(
