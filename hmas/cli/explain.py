@@ -74,7 +74,7 @@ def _waited(document: dict[str, Any]) -> str:
         costly = queue["too_costly"]
         room = f"the {costly['threshold']:.0f} that the overload left room for"
         often = f"{costly['samples']} of {costly['of']} looks, one a second"
-        parts.append(f"put behind others, since its cost of {costly['cost']:.0f} tokens was above {room} ({often})")
+        parts.append(f"put behind others: its cost over its tenant's weight, {costly['cost']:.0f} tokens, was above {room} ({often})")
     # The attempts before the last one are dispatches of its own.
     others = queue["history"][-1]["dispatched"] - max(0, len(document["attempts"]) - 1)
     if others > 0:

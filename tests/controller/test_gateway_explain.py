@@ -257,7 +257,10 @@ def test_what_an_overload_left_no_room_for_is_told_with_its_cost():
         traces.sampled(system_snapshot(sent_s=1000.0 + second, policy="robust-edf", queued=9, cost_threshold=0.0 if second == 1 else 300.0))
     told = trace_report(known(traces.find("r1")), traces, position=None, bound_to="", now_s=1006.0) | {"tenant_now": None}
     assert told["queue"]["too_costly"] == {"cost": 700.0, "threshold": 300.0, "samples": 3, "of": 4}
-    assert "put behind others, since its cost of 700 tokens was above the 300 that the overload left room for (3 of 4 looks" in page(told)
+    assert (
+        "put behind others: its cost over its tenant's weight, 700 tokens, was above the 300 that the overload left room for (3 of 4"
+        in page(told)
+    )
 
 
 def test_where_the_router_goes_by_predictions_the_one_for_the_chosen_instance_is_told():
