@@ -114,7 +114,7 @@ class Metrics(Observer):
             "Mean loss over the newest 50 requests, of an agent's answers and of the default that they replace; lower is better.",
             ["agent", "answers", "of"],
         )
-        self.up = gauge("hmas_engine_up", "1 while the engine answers.", ["instance"])
+        self.up = gauge("hmas_engine_up", "1 while the engine answers and its circuit is not open.", ["instance"])
         self.kv_usage = gauge("hmas_kv_usage_ratio", "Share of KV blocks in use.", ["instance"])
         self.kv_committed = gauge("hmas_kv_committed_ratio", "Share of the admission fence taken.", ["instance"])
         self._of_instance = (
