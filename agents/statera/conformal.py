@@ -7,6 +7,9 @@ that under any drift the excess of misses ends soon. docs/statera.md has both gu
 """
 
 from bisect import bisect_right
+from collections import OrderedDict
+
+from msgspec.structs import replace
 
 from hmas.agents.statera.risk import AdaptiveRisk
 from hmas.controller.core.messages import Completion, LengthBound
@@ -18,6 +21,8 @@ EDGES = (128, 512, 2048, 8192)
 WINDOW = 512
 """Errors kept per bucket. `POOL`: likewise over all buckets."""
 POOL = 1024
+MODELS = 8
+"""Models with bounds of their own."""
 FULL_AT = 64
 """Errors from which on a bucket is used alone. With fewer, the larger of its and the pool's quantile counts; a higher bound stays valid."""
 
@@ -80,6 +85,31 @@ class LengthCalibrator:
         bounds = [bound for one in windows if (bound := one.conformal_bound(level)) is not None]
         # A level too low for so few errors uses their largest; errors above even that raise the bound further.
         return max(bounds) if bounds else risk.stretched(max(one.ordered[-1] for one in windows if one.ordered))
+
+
+class ModelLengths:
+    """The error windows of all requests, and of each of the `MODELS` that answered last: a model's own bounds hold where it has enough."""
+
+    def __init__(self, epsilon: float) -> None:
+        self._epsilon = epsilon
+        self._all = LengthCalibrator(epsilon)
+        self._own: OrderedDict[str, LengthCalibrator] = OrderedDict()
+
+    def learn(self, completion: Completion) -> None:
+        """As `LengthCalibrator.learn`."""
+        self._all.learn(completion)
+        own = self._own.get(completion.model)
+        if own is None:
+            own = self._own[completion.model] = LengthCalibrator(self._epsilon)
+            if len(self._own) > MODELS:
+                self._own.popitem(last=False)
+        self._own.move_to_end(completion.model)
+        own.learn(completion)
+
+    def bounds(self) -> list[LengthBound]:
+        """The corrections of each model by bucket, then those of all requests; of a single model these are its own."""
+        own = self._own.items() if len(self._own) > 1 else ()
+        return [replace(bound, model=model) for model, lengths in own for bound in lengths.bounds()] + self._all.bounds()
 
 
 def _bucket(prompt_tokens: int) -> int:

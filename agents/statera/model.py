@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from hmas.agents.statera.budgets import BandBudget, BudgetInputs, BudgetLaw
-from hmas.agents.statera.conformal import LengthCalibrator
+from hmas.agents.statera.conformal import ModelLengths
 from hmas.agents.statera.gains import Gains, delay_s
 from hmas.agents.statera.guard_factor import ALLOWED, GuardFactorController
 from hmas.agents.statera.loops import Band, Load, WindowLoop
@@ -116,7 +116,7 @@ class StateraModel:
         self._period_s = period_s
         self._gains = dict(gains or {})
         self._budget_law = budget_law
-        self._lengths = LengthCalibrator(epsilon)
+        self._lengths = ModelLengths(epsilon)
         self.instances: dict[str, InstanceController] = {}
         self.restored = RestoredActions()
         self._late = ModelMisses()

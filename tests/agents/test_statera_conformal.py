@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_kit import known
 
-from hmas.agents.statera.conformal import LengthCalibrator
+from hmas.agents.statera.conformal import MODELS, LengthCalibrator, ModelLengths
 from hmas.agents.statera.risk import DOUBLINGS_MAX, GRACE, LEAST_TOKENS, SLACK, AdaptiveRisk
 
 
@@ -84,3 +84,26 @@ def test_one_bucket_that_goes_bad_leaves_the_others_alone():
         )
     assert known(calibrator.add_tokens(100)) <= 30
     assert known(calibrator.add_tokens(1000)) >= 1000 - 90
+
+
+def test_each_of_several_models_has_bounds_of_its_own():
+    """A twelfth of the answers is 2,000 tokens longer than forecast, all of one model: the bounds of all requests would leave them out."""
+    lengths = ModelLengths(0.1)
+    for number in range(600):
+        model, output_tokens = ("long", 2090) if number % 12 == 0 else ("short", 90 + number % 7)
+        lengths.learn(completion(number, float(number), model=model, prompt_tokens=300, output_tokens=output_tokens))
+    add_tokens = {model: [bound.add_tokens for bound in lengths.bounds() if bound.model == model] for model in ("long", "short", "")}
+    assert min(add_tokens["long"]) == 2000.0
+    assert max(add_tokens["short"]) < 10.0
+    assert add_tokens[""] == [bound.add_tokens for bound in lengths.bounds()][-5:], "those of all come last"
+    assert max(add_tokens[""]) < 10.0
+
+
+def test_models_are_bounded_and_one_alone_needs_no_bounds_of_its_own():
+    lengths = ModelLengths(0.1)
+    for number in range(100):
+        lengths.learn(completion(number, float(number), model="m"))
+    assert [bound.model for bound in lengths.bounds()] == [""] * 5
+    for number in range(3000):
+        lengths.learn(completion(1000 + number, float(number), model=f"m{number // 30}"))
+    assert len({bound.model for bound in lengths.bounds()}) == 1 + MODELS

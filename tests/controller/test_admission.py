@@ -27,6 +27,13 @@ def test_the_bound_is_that_of_the_prompts_bucket():
     assert upper_tokens(entry(5000), BOUNDS) == 5000 + 400
 
 
+def test_a_models_own_bound_stands_before_that_of_all():
+    own = LengthBound(prompt_tokens_below=256, add_tokens=900.0, samples=50, model="m")
+    other = LengthBound(prompt_tokens_below=0, add_tokens=7000.0, samples=50, model="other")
+    assert upper_tokens(entry(100), (other, own, *BOUNDS)) == 100 + 1000
+    assert upper_tokens(entry(5000), (other, own, *BOUNDS)) == 5000 + 400
+
+
 def test_at_least_one_output_token_counts_and_the_clients_cap_holds():
     assert upper_tokens(entry(256), BOUNDS) == 256 + 1
     assert upper_tokens(entry(100, cap=20), BOUNDS) == 120

@@ -25,11 +25,13 @@ class LengthBound(msgspec.Struct, frozen=True, kw_only=True):
         prompt_tokens_below: Upper edge of the bucket (exclusive); 0 for the last, unbounded one.
         add_tokens: q_(1-eps) of l_real - l_pred in the bucket.
         samples: Number of errors that it is based on.
+        model: The model whose requests it is for; empty for all that have no bound of their own before it in a list.
     """
 
     prompt_tokens_below: int
     add_tokens: float
     samples: int
+    model: str = ""
 
 
 class ControlAction(Message, frozen=True, tag="action"):

@@ -11,12 +11,14 @@ from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 def upper_output(request: Request, estimates: Estimates, bounds: Sequence[LengthBound]) -> float:
     """Calibrated upper length of a request's output, l_upper = l_pred + q_(1-eps)(D_b) (Eq. 4), in tokens.
 
-    The prompt's length selects the bucket. Without any bounds the estimate's own upper quantile is used. The client's cap on output and the
-    model's context limit both. The result is at least one token per sequence, and at least the client's minimum output.
+    The prompt's length selects the bucket; bounds of its model stand before those of all. Without any bounds the estimate's own upper
+    quantile is used. The client's cap on output and the model's context limit both. The result is at least one token per sequence, and at
+    least the client's minimum output.
     """
     upper = estimates.output_tokens_upper
     for bound in bounds:
-        if bound.prompt_tokens_below == 0 or request.prompt_tokens < bound.prompt_tokens_below:
+        fits = bound.prompt_tokens_below == 0 or request.prompt_tokens < bound.prompt_tokens_below
+        if fits and (not bound.model or bound.model == request.model):
             upper = estimates.output_tokens + bound.add_tokens * request.sequences
             break
     return max(float(request.sequences), request.min_output_tokens, min(upper, request.output_limit))
