@@ -80,6 +80,18 @@ async def test_a_429_without_a_time_gets_one(tmp_path: Path):
     assert int(answer.headers["retry-after"]) >= 1
 
 
+@pytest.mark.parametrize("ask", [chat(tokens=1), {"model": MODEL, "input": ["a"]}], ids=["chat", "embedding"])
+async def test_a_503_with_a_time_is_an_engine_that_sheds_load(tmp_path: Path, ask: dict[str, object]):
+    """As SGLang's `The request queue is full.`: it is well, and is not preferred for so long."""
+    full = [refusing(503, **{"Retry-After": "1"}) for _ in range(2)]
+    path = "/v1/chat/completions" if "messages" in ask else "/v1/embeddings"
+    async with before(tmp_path, *full) as rig:
+        answers = [await rig.post({**ask, "user": str(number)}, path=path) for number in range(2 * FAILURES)]
+        assert circuits(rig) == []
+        assert len(rig.events("engine.avoided")) == 2
+    assert {(answer.status, answer.headers["retry-after"]) for answer in answers} == {(503, "1")}
+
+
 @pytest.mark.parametrize("stream", [True, False])
 async def test_an_engines_own_503_keeps_its_time(tmp_path: Path, stream: bool):
     async with before(tmp_path, refusing(503, **{"Retry-After": "7"})) as rig:

@@ -10,6 +10,7 @@ from hmas.controller.gateway.instances.monitor import Fleet, Instance
 from hmas.controller.gateway.instances.stall import patience_s
 from hmas.controller.gateway.requests.apis.registry import api_of
 from hmas.controller.gateway.requests.auth import Authenticator
+from hmas.controller.gateway.requests.event_relay import is_refusal
 from hmas.controller.gateway.requests.parse import BYTE_ORDER_MARK, BodyParser
 from hmas.controller.gateway.requests.relay import LACKS_API, Answer, EngineFault, relay
 from hmas.controller.gateway.requests.request_headers import answer_id, clamp_priority, forwarded, read_claims, require_json
@@ -115,7 +116,7 @@ class PassThrough:
                 self._fleet.request_failed(instance.name, sent_s, str(error), body)
                 self._fleet.connection_failed(instance.name, error)
                 continue
-            if not answer.engine_well and (answer.status < 500 or answer.status == LACKS_API):
+            if not answer.engine_well and is_refusal(answer.status, answer.retry_after):
                 refusals.append((instance, answer, sent_s))
                 continue
             if answer.status >= 500:

@@ -17,6 +17,11 @@ LACKS_API = 501
 """Status of an answer by an engine that does not serve the request's API."""
 
 
+def is_refusal(status: int, retry_after: str) -> bool:
+    """Whether an engine that answered so is well: a 503 that says when to try again is how some shed load, as others do by 429."""
+    return status < 500 or status == LACKS_API or (status == 503 and bool(retry_after))
+
+
 class EngineFault(EngineError):
     """The engine answered that it failed, or refused the request for a reason of its own (a status of `REFUSALS`).
 
@@ -41,7 +46,7 @@ class EngineFault(EngineError):
     @property
     def refuses(self) -> bool:
         """Whether it refused the request, rather than failed on it."""
-        return self.status < 500 or self.lacks_api
+        return is_refusal(self.status, self.retry_after)
 
 
 class EngineRefused(EngineError):
