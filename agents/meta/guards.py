@@ -29,12 +29,13 @@ CLEAR_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """The state right before a switch: TTFT p99, violation rate, arrival rate, age of the oldest waiting request."""
+    """The state right before a switch: TTFT p99, violation rate, arrival rate, age of the oldest waiting request, usable instances."""
 
     ttft_ms_p99: float
     violation_rate: float
     arrival_rps: float
     oldest_wait_ms: float
+    usable: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ def baseline(short: Sequence[ShortView], long: LongView) -> Baseline:
         violation_rate=max([long.violation_rate, *(view.violation_rate for view in judged)]),
         arrival_rps=max([long.arrival_rps, *(view.arrival_rps for view in short)]),
         oldest_wait_ms=max((view.oldest_wait_ms for view in short), default=0.0),
+        usable=usable(short[-1]) if short else frozenset(),
     )
 
 
@@ -82,9 +84,13 @@ class RollbackWindow:
 
         Rho grows with the arrival rate relative to before the switch, up to LOAD_MAX: a switch just before a burst looks bad for no fault
         of its own. The tail limit also grows with the age of the oldest waiting request, because requests that had waited long before the
-        switch end after it. A longer tail with fewer misses is no failure: an order that puts some requests last does so on purpose.
+        switch end after it. A longer tail with fewer misses is no failure: an order that puts some requests last does so on purpose. While
+        an instance that was usable is not, what goes wrong says nothing about the switch.
         """
         if now_s < self._from_s or view.ended < SAMPLES_MIN:
+            return None
+        if not self.before.usable <= usable(view):
+            self._strikes = 0
             return None
         load = min(LOAD_MAX, max(1.0, view.arrival_rps / self.before.arrival_rps)) if self.before.arrival_rps > 0 else LOAD_MAX
         rho = self.ratio * load
@@ -161,6 +167,11 @@ class GuardSet:
 def has_engine(view: ShortView) -> bool:
     """Whether any engine is healthy, as far as the view tells."""
     return not view.instances or any(instance.engine is None or instance.engine.healthy for instance in view.instances)
+
+
+def usable(view: ShortView) -> frozenset[str]:
+    """Names of the instances that new requests may go to."""
+    return frozenset(instance.name for instance in view.instances if instance.usable)
 
 
 def recent(views: Sequence[ShortView], now_s: float, span_s: float) -> list[ShortView]:

@@ -50,6 +50,22 @@ def test_one_bad_view_is_no_failure_and_nothing_counts_before_the_window_is_clea
     assert [window.observe(short_view(t, **(good if i % 3 == 0 else bad)), t) for i, t in enumerate(range(6, 15))] == [None] * 9
 
 
+def test_an_engine_that_fails_after_a_switch_is_no_verdict_on_it():
+    pair = [instance(name="a"), instance(name="b")]
+    before = baseline([short_view(0.0, instances=pair)], long_view(0.0))
+    assert before.usable == {"a", "b"}
+
+    def verdict(*seen):
+        window = RollbackWindow(before, ratio=1.5, from_s=5.0, until_s=15.0)
+        views = [short_view(at_s, violation_rate=0.9, instances=list(seen)) for at_s in (6.0, 6.2, 6.4, 6.6, 6.8, 7.0)]
+        return [window.observe(view, view.sent_s) for view in views][-1]
+
+    assert verdict(*pair) is not None
+    assert verdict(pair[0]) is None
+    assert verdict(pair[0], instance(name="b", engine=EngineSnapshot(engine="b", taken_s=6.0, healthy=False))) is None
+    assert verdict(*pair, instance(name="c")) is not None
+
+
 def test_the_baseline_takes_the_worse_of_lull_and_long_view():
     lull = [short_view(9.0, violation_rate=0.0, ttft_ms=tail(50.0), arrival_rps=1.0), short_view(9.5, ended=3, violation_rate=1.0)]
     before = baseline(lull, long_view(10.0, violation_rate=0.3, ttft_ms=tail(700.0), arrival_rps=8.0))
