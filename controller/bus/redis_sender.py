@@ -25,8 +25,8 @@ GATHER_S = 0.002
 """How long a message waits for others in the same write: one write of ten messages costs little more than of one."""
 PATIENT_S = 0.02
 """The same for messages that are not urgent."""
-RETRIED = ("OOM", "READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN")
-"""First words of temporary refusals: the server is full, a replica, or not ready yet."""
+RETRIED = ("OOM", "READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "MISCONF", "NOREPLICAS")
+"""First words of temporary refusals: the server is full, a replica, not ready yet, cannot write to its disk, or lacks its replicas."""
 log = logging.getLogger(__name__)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import math
 import signal
 import tempfile
 from collections import deque
@@ -19,6 +20,8 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 0.05
 """Shortest time between two looks at how long a child has been silent."""
+START_MOST_S = 300.0
+"""Longest silence of a child that has a watchdog and is not ready yet; it may load a large model."""
 STOOD_STILL_S = 1.0
 """A look that comes later than planned by more than this shows that the supervisor itself could not run."""
 ChildState = Literal["new", "starting", "ready", "waiting", "given-up", "stopped"]
@@ -216,8 +219,11 @@ class Supervisor:
     async def _until_end(self, kept: _Kept, child: Child) -> int:
         """Waits for the child's exit code; kills a child that is silent for longer than its watchdog allows."""
         while True:
-            limit_s = kept.spec.watchdog_s if kept.state == "ready" else 0.0
-            left_s = max(LOOK_S, limit_s - (self._clock.now_s() - kept.heard_s)) if limit_s else 1.0 if kept.spec.watchdog_s else None
+            ready, starting = kept.state == "ready", kept.state == "starting"
+            limit_s = kept.spec.watchdog_s if ready else START_MOST_S if starting else math.inf
+            left_s = None
+            if kept.spec.watchdog_s:
+                left_s = min(limit_s if ready else 1.0, max(LOOK_S, limit_s - (self._clock.now_s() - kept.heard_s)))
             # Not `wait_for`: the future belongs to the child and must outlive the wait.
             asked_s = self._clock.now_s()
             await asyncio.wait({child.ended}, timeout=left_s)
@@ -228,7 +234,7 @@ class Supervisor:
             if child.ended.done():
                 return child.ended.result()
             silent_s = self._clock.now_s() - kept.heard_s
-            if limit_s and silent_s > limit_s:
+            if kept.spec.watchdog_s and silent_s > limit_s:
                 self._tell(kept, "hung", f"silent for {silent_s:.1f} s, allowed {limit_s:g} s; killed")
                 child.signal(signal.SIGKILL)
                 kept.state = "waiting"

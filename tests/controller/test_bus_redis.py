@@ -156,16 +156,17 @@ async def test_bytes_count_until_their_answer_and_also_after_a_lost_connection(s
         assert await next_numbers(batches, 10) == list(range(205, 215))
 
 
-async def test_what_a_full_server_refuses_is_kept_until_it_takes_it(bus, raw):
+@pytest.mark.parametrize(("setting", "says"), [("maxmemory", "OOM"), ("min-replicas-to-write", "NOREPLICAS")])
+async def test_what_a_server_refuses_for_a_while_is_kept_until_it_takes_it(bus, raw, setting, says):
     async with aclosing(bus.read([EVENTS], group="g", consumer="0", block_ms=20)) as batches:
         bus.post(event(1))
         assert numbers(await next_full(batches)) == [1]
-        await raw.config_set("maxmemory", "1")
+        await raw.config_set(setting, "1")
         for number in (2, 3):
             bus.post(event(number))
-        await until(lambda: "OOM" in bus.health.detail)
+        await until(lambda: says in bus.health.detail)
         assert not bus.health.connected
-        await raw.config_set("maxmemory", "0")
+        await raw.config_set(setting, "0")
         assert await next_numbers(batches, 2) == [2, 3]
     assert bus.health.connected
     assert bus.health.dropped == 0

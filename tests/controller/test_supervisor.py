@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from typing_kit import known
 
+from hmas.controller.runtime import supervisor
 from hmas.controller.runtime.child import ChildSpec
 from hmas.controller.runtime.supervisor import RestartRule, Supervisor, exit_words
 
@@ -195,6 +196,14 @@ async def test_a_silent_child_is_killed_and_started_again():
         hung = await events.until("hung")
         assert "allowed 0.1 s" in hung.detail
         await events.until("ready", 2)
+
+
+async def test_a_child_that_hangs_before_it_is_ready_is_killed_and_started_again(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(supervisor, "START_MOST_S", 0.2)
+    events = Events()
+    async with Supervisor([script(SERVE + WAIT, notifies=True, watchdog_s=5.0)], on_event=events, rule=FAST):
+        assert "allowed 0.2 s" in (await events.until("hung")).detail
+        await events.until("started", 2)
 
 
 async def test_a_stopped_child_is_killed_when_its_time_is_over_and_no_later():
