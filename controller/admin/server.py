@@ -20,7 +20,7 @@ from hmas.controller.core.errors import AdminError, OverrideError
 from hmas.controller.runtime.clock import Clock
 
 MAX_BODY_BYTES = 64 * 1024
-MAX_EVENTS = 1000
+MAX_EVENTS = 2000
 DEFAULT_EVENTS = 100
 CHANGING = frozenset({"POST", "DELETE"})
 """Methods that change something here; what they send must be JSON by its content type, as no form of another site's page can send it."""

@@ -74,6 +74,20 @@ class OverrideDirectory:
         self._seen = {name: self._read(name, now_s) for name in names}
         return self._result(errors)
 
+    def make_room(self, id: str, now_s: float) -> None:  # noqa: A002 - likewise
+        """Removes overrides that have expired, those first that did so first, if the directory would else have too many files for one more.
+
+        Raises:
+            OverrideError: It has too many that have not expired.
+        """
+        ended = sorted((seen.override for seen in self._seen.values() if seen.override and not seen.override.active(now_s)), key=_expiry)
+        left = len(list(self.path.glob("[!.]*.json"))) - MAX_FILES + (not (self.path / f"{id}.json").exists())
+        for override in ended[: max(0, left)]:
+            if override.id != id:
+                self.remove(override.id)
+        if left > len(ended):
+            raise OverrideError(f"{self.path} holds {MAX_FILES} files that have not expired; allowed: at most so many; remove some")
+
     def write(self, override: Override) -> Path:
         """Writes an override, replacing one of the same id. A reader sees the old file or the new one, never a part.
 
@@ -135,6 +149,10 @@ class OverrideDirectory:
         except OverrideError as error:
             kept = "; its last good version stays in force" if good else ""
             return _Seen(_NO_STAMP, good, f"{error}{kept}")
+
+
+def _expiry(override: Override) -> float:
+    return override.expires_s or 0.0
 
 
 def _shown(name: str) -> str:

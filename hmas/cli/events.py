@@ -17,11 +17,11 @@ from hmas.controller.bus.redis_bus import RedisBus
 from hmas.controller.config.derived import bus_dir
 from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import AdminUnreachable, BusError
-from hmas.controller.core.messages import EVENTS, Event
+from hmas.controller.core.messages import EVENTS, MAXLEN, Event
 
 POLL_S = 1.0
 CONNECT_S = 5.0
-KEPT = 1000
+KEPT = 2000
 """Events that the gateway keeps."""
 REMEMBERED = 4096
 STEP_S = 10.0
@@ -125,7 +125,9 @@ async def _from_bus(config: Config, limit: int, kind: str, *, follow: bool, as_j
                 raise BusError(f"the bus does not answer: {bus.health.detail}; name it with bus.url or HMAS_BUS__URL")
             await asyncio.sleep(0.02)
         found = [
-            msgspec.to_builtins(message) for message in await bus.latest(EVENTS, KEPT if kind else limit) if isinstance(message, Event)
+            msgspec.to_builtins(message)
+            for message in await bus.latest(EVENTS, MAXLEN[EVENTS] if kind else limit)
+            if isinstance(message, Event)
         ]
         _print(_of_kind(found, kind)[-limit:], as_json=as_json, lines=follow)
         if follow:

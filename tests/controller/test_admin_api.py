@@ -130,7 +130,7 @@ async def test_clearing_everything_takes_refused_files_with_it(tmp_path: Path):
         ("POST", "/admin/overrides?id=../etc", NIGHT, 400, "", "override id"),
         ("POST", "/admin/overrides/validate", NIGHT | {"engines": {"ghost": {"drain": True}}}, 400, "$.engines.ghost", "sim-1"),
         ("POST", "/admin/engines/ghost/drain", None, 404, "", "sim-1"),
-        ("GET", "/admin/events?limit=many", None, 400, "limit", "1 to 1000"),
+        ("GET", "/admin/events?limit=many", None, 400, "limit", "1 to 2000"),
         ("GET", "/admin/nothing", None, 404, "", "/admin/nothing"),
         ("PUT", "/admin/policy", {}, 405, "", "DELETE, GET"),
     ],

@@ -7,11 +7,12 @@ import pytest
 from hmas_lab.memory_bus import MemoryBus
 
 from hmas.controller.config.schema import EngineConfig
+from hmas.controller.core.messages import Event
 from hmas.controller.core.placement import servers_of
 from hmas.controller.core.types import Controls
 from hmas.controller.gateway.instances import served_models
 from hmas.controller.gateway.instances.monitor import MODELS_EVERY_S, RETRY_REFUSED_S, Fleet
-from hmas.controller.observability.event_log import EventLog
+from hmas.controller.observability.event_log import KEPT, EventLog
 from hmas.controller.observability.observer import Observers
 from hmas.engines.base import EngineCapabilities, EngineSnapshot, KnobReport, Knobs
 
@@ -65,6 +66,17 @@ class BusyEngine:
 def fleet_of(engine, clock):
     event_log = EventLog(MemoryBus())
     return Fleet([(EngineConfig(name="e", url=engine.url), engine)], clock, Observers([event_log], clock)), event_log
+
+
+def test_steps_of_statera_push_no_other_event_out():
+    event_log = EventLog(MemoryBus())
+    event_log.noted(Event(sent_s=1.0, source="operator", kind="override.put", subject="night"))
+    for number in range(2 * KEPT):
+        event_log.noted(Event(sent_s=2.0 + number, source="statera", kind="knobs", subject="e"))
+    event_log.noted(Event(sent_s=9000.0, source="gateway", kind="engine.health", subject="e", severity="warning"))
+    told = event_log.newest(2 * KEPT)
+    assert [told[0]["kind"], told[-1]["kind"], len(told)] == ["override.put", "engine.health", KEPT + 2]
+    assert [one["sent_s"] for one in event_log.newest(2)] == [2.0 + 2 * KEPT - 1, 9000.0]
 
 
 async def test_knobs_follow_and_the_start_values_come_back():

@@ -125,6 +125,21 @@ def test_there_is_a_limit_on_files(watched):
     assert [error.file for error in result.errors] == ["0256.json", "0257.json", "0258.json"]
 
 
+def test_a_full_directory_makes_room_of_what_has_expired(watched):
+    for number in range(MAX_FILES):
+        put(watched, f"{number:04}.json", document(expires=f"2026-01-{1 + number % 20:02}T00:00:00Z" if number >= 200 else None))
+    assert len(watched.scan(NOW_S).overrides) == MAX_FILES
+    watched.make_room("0100", NOW_S)
+    assert len(list(watched.path.iterdir())) == MAX_FILES, "it is there already, and needs none"
+    for number in range(MAX_FILES - 200):
+        watched.make_room(f"new-{number:02}", NOW_S)
+        watched.write(Override(id=f"new-{number:02}", author="a", reason="r", expires_s=None, policy="edf"))
+        assert len(watched.scan(NOW_S).overrides) == MAX_FILES
+        assert not (watched.path / "0200.json").exists(), "those that expired first"
+    with pytest.raises(OverrideError, match="256 files that have not expired"):
+        watched.make_room("one-more", NOW_S)
+
+
 def test_an_unreadable_directory_keeps_what_was_held(tmp_path):
     watched = OverrideDirectory(tmp_path / "overrides")
     watched.path.mkdir()

@@ -97,6 +97,7 @@ class OverrideWatch:
         before = self.held.get(override.id)
         # One at a time: two that write the same override share a temporary file.
         async with self._lock:
+            await asyncio.to_thread(self._directory.make_room, override.id, self._clock.now_s())
             await asyncio.to_thread(self._directory.write, override)
         self._observer.note(
             "override.put",
