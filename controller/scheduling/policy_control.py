@@ -11,6 +11,7 @@ from hmas.controller.scheduling.binding import ArrivalBinding
 from hmas.controller.scheduling.dispatch import DispatchPlanner
 from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.running import Running, TokenSource
+from hmas.controller.scheduling.instances.speed import InstanceSpeed
 from hmas.controller.scheduling.policies.registry import GUARD, check_parameters, own_parameters
 from hmas.controller.scheduling.queue.wait_queue import WaitQueue
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
@@ -256,6 +257,9 @@ class PolicyControl:
             SchedulingError: Unknown instance.
         """
         changed = self._instance(instance)
+        if changed.models and models and not changed.models & models:
+            # What was measured is another model's speed.
+            changed.pace, changed.token_ms = InstanceSpeed(), None
         changed.models, changed.context = models, context or {}
         self._wait_queue.unsettled = True
         self._binding.changed(instance)

@@ -48,20 +48,26 @@ class Routers:
         """The instances for a request in the order of its model's router; if it fails, the rest of them, the emptiest first."""
         model = entry.request.model
         router = self._routers[model] if model in self._routers else self._routers[ALL]
-        named: list[Ranked] = []
+        named: set[str] = set()
+        by_name: dict[str, Ranked] = {}
         fault = ""
         try:
             for choice in router.rank(entry, instances, now_s):
                 name = choice.instance
                 found: Ranked | None = None
-                for instance in instances:
-                    if instance.name == name:
-                        found = instance
-                        break
-                if found is None or found in named:
+                if named:
+                    # Of a ranking that goes on beyond its first choice, all may be asked for.
+                    by_name = by_name or {instance.name: instance for instance in instances}
+                    found = by_name.get(name)
+                else:
+                    for instance in instances:
+                        if instance.name == name:
+                            found = instance
+                            break
+                if found is None or name in named:
                     fault = f"named {name!r}{' twice' if found else ''}; allowed: {_names(instances)}"
                     break
-                named.append(found)
+                named.add(name)
                 yield found, choice
         except Exception as error:  # noqa: BLE001  a plugin's code: whatever it raises, requests go on
             fault = f"raised {type(error).__name__}: {error}"
@@ -69,7 +75,7 @@ class Routers:
             return
         self.faults += 1
         self.fault = f"router {getattr(router, 'name', type(router).__name__)!r} of model {model!r} {fault}"
-        for instance in sorted((one for one in instances if one not in named), key=_share):
+        for instance in sorted((one for one in instances if one.name not in named), key=_share):
             yield instance, Choice(instance.name, FALLBACK)
 
     def sent(self, entry: QueueEntry, instance: str, now_s: float) -> None:

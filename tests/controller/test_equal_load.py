@@ -66,3 +66,16 @@ def test_windows_are_pooled_only_among_instances_that_are_alike(decode_ms, prefi
     assert [one.routing_window, other.routing_window] == ([81.0, 81.0] if pooled else [108.0, 54.0])
     one.control(Controls(n_run=200))
     assert one.routing_window == 200.0, "an operator's window holds at once"
+
+
+def test_caches_that_differ_by_a_few_blocks_are_alike():
+    """An engine sizes its cache by the memory that it finds free at its start."""
+    sizes = {"a": 438_896, "b": 438_880, "c": 219_440}
+    made = [
+        Instance(InstanceSpec(name=name, capacity_n_run=256, kv_capacity_tokens=size), fenced=True, margin=0.0)
+        for name, size in sizes.items()
+    ]
+    for instance, n_run in zip(made, (108, 54, 20), strict=True):
+        instance.control(Controls(n_run=n_run, advised=True))
+    pool_windows(made)
+    assert [instance.routing_window for instance in made] == [81.0, 81.0, 20.0]

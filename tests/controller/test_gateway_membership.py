@@ -167,14 +167,15 @@ async def test_an_engine_that_comes_back_before_it_has_left_stays(tmp_path: Path
         first, second = map(of, sims)
         long = [asyncio.create_task(rig.post(chat(f"long {number}", tokens=30))) for number in range(2)]
         await eventually(lambda: all(sim.model.running == 1 for sim in sims))
-        reload(rig, second)
-        reload(rig, second, of(sims[0], n_run_max=3))
-        assert "reload again once it has left" in rig.events("engine.joins")[-1]["reason"]
-        reload(rig, first, second)
-        assert told(rig, "engine.joins")[-1] == ("sim-1", "serving")
-        assert not rig.gateway.fleet.instances["sim-1"].draining
+        changed = of(sims[0], n_run_max=3)
+        for other, after in ((first, "serving"), (changed, "waiting")):
+            for engines in ((second,), (second, changed), (second, other)):
+                reload(rig, *engines)
+            assert told(rig, "engine.joins")[-1] == ("sim-1", after)
         await asyncio.gather(*long)
-        reload(rig, first)
+        await eventually(lambda: told(rig, "engine.joins")[-1] == ("sim-1", "serving"))
+        assert rig.gateway.fleet.instances["sim-1"].config == changed
+        reload(rig, changed)
         await eventually(lambda: told(rig, "engine.leaves")[-1:] == [("sim-2", "gone")])
         assert await shown(rig) == ["sim-1"]
 

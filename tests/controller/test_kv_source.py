@@ -244,6 +244,17 @@ def test_a_source_that_falls_silent_while_its_engine_computes_is_not_used_and_as
     assert bench.source.state(500.0) == "live", "an idle engine sends nothing"
 
 
+def test_an_engine_that_starts_again_without_its_events_falls_silent():
+    bench = Bench()
+    bench.message(0, stored(TOKENS), now_s=100.0)
+    bench.tick(101.0, 50_000_000)
+    bench.tick(200.0, 0)
+    assert bench.source.state(200.0) == "live", "it does not answer, which says nothing"
+    bench.tick(201.0, 1000)
+    bench.tick(202.0, 100_000)
+    assert bench.source.state(202.0) == "silent"
+
+
 def test_of_several_groups_of_layers_one_counts():
     bench = Bench()
     bench.message(0, stored(TOKENS, group_idx=1), stored(TOKENS, group_idx=0))

@@ -129,6 +129,16 @@ def test_a_context_that_has_grown_counts():
     assert set(placed(made).values()) == {"short", "long"}
 
 
+def test_an_engine_that_serves_another_model_has_no_speed_until_it_is_measured():
+    made = build()
+    instance = made.instances["short"]
+    instance.pace.decoded(8.0)
+    made.set_models("short", frozenset({"m", "adapter"}))
+    assert instance.decode_token_ms == 8.0, "an adapter of the same model"
+    made.set_models("short", frozenset({"large"}))
+    assert instance.decode_token_ms == 0.0
+
+
 async def test_no_client_is_refused_for_an_engine_that_its_chat_does_not_fit(tmp_path: Path):
     sims = [await start_sim("short", msgspec.structs.replace(FAST, max_model_len=256)), await start_sim("long")]
     async with running(tmp_path, sims=sims) as rig:

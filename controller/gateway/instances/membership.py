@@ -37,6 +37,7 @@ class Membership:
         self._connect = connect
         self._joining: dict[str, EngineConfig] = {}
         self._leaving: dict[str, tuple[float, str]] = {}
+        self._following: dict[str, tuple[EngineConfig, str]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._joined: set[str] = set()
 
@@ -49,6 +50,9 @@ class Membership:
     def change(self, joining: Sequence[EngineConfig], leaving: Sequence[EngineConfig], source: str) -> None:
         """Begins to take engines in and out for a source of `REASONS`; each is reported once it is done."""
         now_s = self._fleet.now_s()
+        # One that waits for its place is among those that join at every change, for as long as it is wanted.
+        wanted = {engine.name: engine for engine in joining}
+        self._following = {name: one for name, one in self._following.items() if wanted.get(name) == one[0]}
         for engine in leaving:
             if self._joining.pop(engine.name, None) is not None:
                 self._note("engine.leaves", engine.name, source, before="connecting", after="gone")
@@ -59,10 +63,7 @@ class Membership:
             if engine.name in self._fleet.instances:
                 self._stay(engine, source)
             else:
-                self._joining[engine.name] = engine
-                task = asyncio.create_task(self._join(engine, source))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._begin(engine, source)
         self.tick()
 
     def tick(self) -> None:
@@ -85,6 +86,12 @@ class Membership:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for name in self._joined:
             await self._fleet.instances[name].engine.close()
+
+    def _begin(self, engine: EngineConfig, source: str) -> None:
+        self._joining[engine.name] = engine
+        task = asyncio.create_task(self._join(engine, source))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _join(self, config: EngineConfig, source: str) -> None:
         name = config.name
@@ -126,10 +133,13 @@ class Membership:
         return wanted
 
     def _stay(self, engine: EngineConfig, source: str) -> None:
-        """Keeps an instance that has not left yet, if it is to join with the same settings."""
+        """Keeps an instance that has not left yet, if it is to join with the same settings; with others it joins once that one has left."""
         if self._fleet.instances[engine.name].config != engine:
-            reason = "an engine of this name is still leaving, with other settings; reload again once it has left"
-            self._note("engine.joins", engine.name, source, after="refused", reason=reason, severity="error")
+            if engine.name in self._following:
+                return
+            self._following[engine.name] = engine, source
+            reason = "an engine of this name is still leaving, with other settings; this one joins once it has left"
+            self._note("engine.joins", engine.name, source, after="waiting", reason=reason)
             return
         self._leaving.pop(engine.name, None)
         self._open(engine.name)
@@ -149,6 +159,8 @@ class Membership:
         task = asyncio.create_task(engine.close())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        if (following := self._following.pop(name, None)) is not None:
+            self._begin(*following)
 
     def _note(
         self, kind: str, name: str, source: str, *, after: str, before: str = "", reason: str = "", severity: Severity = "info"
