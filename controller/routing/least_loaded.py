@@ -24,14 +24,13 @@ class LeastLoaded:
     summary: ClassVar[str] = "emptiest window first, then the fewest tokens in flight"
 
     def rank(self, entry: Routable, instances: Sequence[InstanceState], now_s: float) -> Iterator[Choice]:  # noqa: ARG002  the protocol's
-        """The emptiest of `instances` first. The next one is determined only if it is asked for, among those that are left."""
+        """The emptiest of `instances` first. The order of the others is determined only if it is asked for, and without the tolerance."""
         best = _emptiest(instances, entry.request.sequences)
         yield _choice(best, len(instances))
-        left = list(instances)
-        while len(left) > 1:
-            left.remove(best)
-            best = _emptiest(left, entry.request.sequences)
-            yield _choice(best, len(left))
+        left = [one for one in instances if one is not best]
+        left.sort(key=lambda one: (one.sequences / one.routing_window, tokens_per_slot(one)))
+        for place, one in enumerate(left):
+            yield _choice(one, len(left) - place)
 
 
 def _emptiest(instances: Sequence[InstanceState], sequences: int) -> InstanceState:

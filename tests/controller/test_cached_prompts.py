@@ -169,6 +169,14 @@ def test_what_one_engine_publishes_says_nothing_of_another():
     assert 550 < (scorer.cached(asked(known=False), "a") or 0) < 640, "what was sent there, as it keeps a cache"
 
 
+def test_pictures_are_not_taken_for_cached_text():
+    """Ten of them count 5,120 tokens, beside three blocks of text."""
+    scorer, blocks = Prefix(), (1, 2, 3)
+    scorer.sent(entry(5380, blocks=blocks), "a", 0.0)
+    assert scorer.score(entry(5380, blocks=blocks), [State("a", caches_prefixes=True), State("b")], 0.0)[0] < 0.15
+    assert scorer.cached(entry(5380, blocks=blocks), "a") == 3 * 256
+
+
 def test_what_lies_behind_the_blocks_of_a_long_prompt_is_not_taken_for_cached():
     scorer, blocks = Prefix(), tuple(range(BLOCKS_MOST))
     first, longer = entry(70_000, blocks=blocks), entry(165_000, blocks=blocks)

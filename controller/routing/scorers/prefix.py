@@ -7,7 +7,7 @@ from heapq import nlargest
 from typing import ClassVar
 
 from hmas.controller.core.placement import InstanceState, Routable
-from hmas.controller.core.prompt_texts import BLOCK_TOKENS, BLOCKS_MOST
+from hmas.controller.core.prompt_texts import BLOCK_CHARS, BLOCK_TOKENS, BLOCKS_MOST
 from hmas.controller.core.types import EngineCached, Request
 from hmas.controller.routing.prefix_index import PrefixIndex, Trust
 from hmas.controller.routing.scorers.session import mean_load, under_cap
@@ -171,7 +171,8 @@ class Prefix:
 def _block_tokens(request: Request) -> float:
     """About the tokens of one block. The prompt ends with a piece that is no whole block: half of one on average.
 
-    Of a prompt with as many blocks as are hashed at most, the rest is in none of them.
+    Of a prompt with as many blocks as are hashed at most, the rest is in none of them. Pictures count in the prompt's length and are in no
+    block, so a block has no more tokens than characters.
     """
-    each = request.prompt_tokens / (len(request.blocks) + 0.5)
+    each = min(float(BLOCK_CHARS), request.prompt_tokens / (len(request.blocks) + 0.5))
     return each if len(request.blocks) < BLOCKS_MOST else min(each, float(BLOCK_TOKENS))
