@@ -164,10 +164,9 @@ async def test_an_engine_that_leaves_ends_its_requests_and_gets_no_more(tmp_path
 async def test_an_engine_that_comes_back_before_it_has_left_stays(tmp_path: Path):
     sims = [await start_sim("sim-1", SLOW), await start_sim("sim-2", SLOW)]
     async with running(tmp_path, sims=sims) as rig:
-        first, second = map(of, sims)
+        first, second, changed = of(sims[0]), of(sims[1]), of(sims[0], n_run_max=3)
         long = [asyncio.create_task(rig.post(chat(f"long {number}", tokens=30))) for number in range(2)]
         await eventually(lambda: all(sim.model.running == 1 for sim in sims))
-        changed = of(sims[0], n_run_max=3)
         for other, after in ((first, "serving"), (changed, "waiting")):
             for engines in ((second,), (second, changed), (second, other)):
                 reload(rig, *engines)

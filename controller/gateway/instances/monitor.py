@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from zlib import crc32
 
 import msgspec
 
@@ -175,9 +174,9 @@ class Fleet(ServedModels):
         await asyncio.gather(*(self.poll(instance) for instance in self.instances.values()))
 
     async def _watch(self, instance: Instance) -> None:
-        """Polls at regular times, and in between when `poll_now` is set. Engines have their turn at different times, not all at once."""
+        """Polls at regular times, and in between when `poll_now` is set."""
         loop = asyncio.get_running_loop()
-        due_s = loop.time() + SNAPSHOT_EVERY_S * (crc32(instance.name.encode()) / 2**32)
+        due_s = loop.time()
         while True:
             instance.poll_now.clear()
             reading, instance.next_reading = instance.next_reading, asyncio.Event()
