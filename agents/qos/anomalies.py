@@ -5,7 +5,7 @@ from hmas.controller.core.messages import InstanceView, SystemSnapshot
 CONSERVATION = "conservation"
 """The gateway's counters do not add up: arrived is not queued + in flight + ended."""
 STUCK = "stuck"
-"""Requests wait, every engine is healthy and idle, and nothing is dispatched. If an engine is down or draining, they may wait for it."""
+"""Requests wait, every engine that may take them is healthy and idle, and nothing is dispatched. For one that is down they may wait."""
 LEAKED = "leaked"
 """An instance's window is full of requests that its engine does not have."""
 FIGURES = "figures"

@@ -80,7 +80,9 @@ class OverrideDirectory:
         Raises:
             OverrideError: It has too many that have not expired.
         """
-        ended = sorted((seen.override for seen in self._seen.values() if seen.override and not seen.override.active(now_s)), key=_expiry)
+        # Not a file whose present text is refused: somebody is about to correct it.
+        good = [seen.override for seen in self._seen.values() if seen.override is not None and not seen.error]
+        ended = sorted((override for override in good if not override.active(now_s)), key=_expiry)
         left = len(list(self.path.glob("[!.]*.json"))) - MAX_FILES + (not (self.path / f"{id}.json").exists())
         for override in ended[: max(0, left)]:
             if override.id != id:

@@ -285,7 +285,7 @@ class CompletionHandler:
     async def _give_up(self, live: ActiveRequest, answer: Answer, failures: list[Failure], out: Responder) -> None:
         """Ends the request without another try: the client gets the engine's own error document if it sent one, otherwise ours.
 
-        A refusal (4xx) is passed on only if all instances that answered did so with the same status.
+        A refusal (4xx, or 503 with a time) is passed on only if every try ended with the same one.
         """
         error = failures[-1][0]
         alike = len({one.status if isinstance(one, EngineFault) else 0 for one, _, _ in failures}) == 1
