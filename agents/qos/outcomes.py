@@ -7,33 +7,8 @@ from typing import NamedTuple
 
 from hmas.agents.qos.sketch import Share
 from hmas.controller.core.messages import Completion
-from hmas.controller.core.objectives import jain
+from hmas.controller.core.objectives import jain, missed_ttft
 from hmas.controller.core.types import OutcomeKind
-
-
-def is_judged(completion: Completion) -> bool:
-    """Whether the end says anything about the service.
-
-    Ends that the client caused do not count: answers 400 to 428 (malformed, unknown, too large), and clients that left while their TTFT
-    target could still have been met.
-    """
-    if 400 <= completion.status < 429:
-        return False
-    if completion.outcome is OutcomeKind.CANCELLED:
-        return completion.ttft_ms < 0 and 0 < completion.ttft_slo_ms < completion.total_ms
-    return True
-
-
-def missed_ttft(completion: Completion) -> bool:
-    """Whether no first token came in time. For judged requests; an answer in one piece is late if it missed its SLO."""
-    if completion.ttft_ms < 0:
-        return not completion.slo_met
-    return 0 < completion.ttft_slo_ms < completion.ttft_ms
-
-
-def missed_tpot(completion: Completion) -> bool:
-    """Whether tokens came slower than their target."""
-    return 0 < completion.tpot_slo_ms < completion.tpot_ms
 
 
 def missed_in_queue(completion: Completion) -> bool:

@@ -14,16 +14,14 @@ from hmas.agents.qos.outcomes import (
     Tally,
     asked_output_tokens,
     asked_tokens,
-    is_judged,
     missed_in_queue,
-    missed_tpot,
-    missed_ttft,
     served_late,
     served_tokens,
 )
 from hmas.agents.qos.readings import Growth
 from hmas.agents.qos.sketch import Counts, HeavyHitters, merged
 from hmas.controller.core.messages import Completion
+from hmas.controller.core.objectives import is_judged, missed_tpot, missed_ttft
 from hmas.controller.core.types import OutcomeKind
 
 SHORT_PANES = 25

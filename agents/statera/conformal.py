@@ -88,16 +88,24 @@ class LengthCalibrator:
 
 
 class ModelLengths:
-    """The error windows of all requests, and of each of the `MODELS` that answered last: a model's own bounds hold where it has enough."""
+    """The error windows of all requests, and of each of the `MODELS` that answered last: a model's own bounds hold where it has enough.
+
+    A model's own windows begin once a second model answers: those of all are its own until then.
+    """
 
     def __init__(self, epsilon: float) -> None:
         self._epsilon = epsilon
         self._all = LengthCalibrator(epsilon)
         self._own: OrderedDict[str, LengthCalibrator] = OrderedDict()
+        self._first: str | None = None
 
     def learn(self, completion: Completion) -> None:
         """As `LengthCalibrator.learn`."""
         self._all.learn(completion)
+        if self._first is None:
+            self._first = completion.model
+        if not self._own and completion.model == self._first:
+            return
         own = self._own.get(completion.model)
         if own is None:
             own = self._own[completion.model] = LengthCalibrator(self._epsilon)
@@ -107,9 +115,9 @@ class ModelLengths:
         own.learn(completion)
 
     def bounds(self) -> list[LengthBound]:
-        """The corrections of each model by bucket, then those of all requests; of a single model these are its own."""
-        own = self._own.items() if len(self._own) > 1 else ()
-        return [replace(bound, model=model) for model, lengths in own for bound in lengths.bounds()] + self._all.bounds()
+        """The corrections of each model by bucket, then those of all requests."""
+        own = [replace(bound, model=model) for model, lengths in self._own.items() for bound in lengths.bounds()]
+        return own + self._all.bounds()
 
 
 def _bucket(prompt_tokens: int) -> int:

@@ -9,30 +9,20 @@ from collections.abc import Callable, Sequence
 
 from hmas.agents.statera.guard_factor import KEPT, SAMPLES_MIN
 from hmas.controller.core.messages import Completion, InstanceView, ShortView
-from hmas.controller.core.types import OutcomeKind
-
-
-def tpot_missed(completion: Completion) -> bool:
-    """Whether an ended request missed its TPOT target."""
-    return 0.0 < completion.tpot_slo_ms < completion.tpot_ms
-
-
-def ttft_missed(completion: Completion) -> bool:
-    """Whether it missed its TTFT target, or has never had a first token."""
-    return completion.ttft_slo_ms > 0.0 and not 0.0 <= completion.ttft_ms <= completion.ttft_slo_ms
+from hmas.controller.core.objectives import is_judged, missed_tpot, missed_ttft
 
 
 class RecentMisses:
     """The newest ends, `KEPT` at most, counted as qos counts those of the gateway; `missed` tells which missed."""
 
-    def __init__(self, missed: Callable[[Completion], bool] = tpot_missed) -> None:
+    def __init__(self, missed: Callable[[Completion], bool] = missed_tpot) -> None:
         self._is_missed = missed
         self._ended: deque[tuple[float, bool]] = deque()
         self._missed = 0
 
     def learn(self, completion: Completion) -> None:
-        """Takes an ended request; an end that its client caused (it left, or sent what cannot be served) does not count."""
-        if completion.outcome is OutcomeKind.CANCELLED or 400 <= completion.status < 429:
+        """Takes an ended request; one that is not judged does not count."""
+        if not is_judged(completion):
             return
         missed = self._is_missed(completion)
         self._ended.append((completion.arrival_s + completion.total_ms / 1000.0, missed))
@@ -71,7 +61,7 @@ class ModelMisses:
         unlike = any(instance.models != instances[0].models for instance in instances)
         models = {model for instance in instances for model in instance.models if unlike}
         if models != self._by_model.keys():
-            self._by_model = {model: self._by_model.get(model) or RecentMisses(ttft_missed) for model in models}
+            self._by_model = {model: self._by_model.get(model) or RecentMisses(missed_ttft) for model in models}
 
     def learn(self, completion: Completion) -> None:
         """Takes an ended request, also one that never ran."""

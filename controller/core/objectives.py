@@ -6,7 +6,8 @@ Names follow `vllm bench serve` and aiperf (goodput, ttft, tpot), so that result
 import math
 from collections.abc import Iterable
 
-from hmas.controller.core.types import Slo
+from hmas.controller.core.messages import Completion
+from hmas.controller.core.types import OutcomeKind, Slo
 
 INPUT_WEIGHT = 1.0
 """w_i of Eq. 6 (H-MAS B.2)."""
@@ -33,6 +34,31 @@ def whole_due_ms(output_tokens: float, slo: Slo) -> float:
     Its first token cannot be observed, so this deadline replaces both targets. `output_tokens`: those of one answer.
     """
     return slo.ttft_ms + slo.tpot_ms * max(0.0, output_tokens - 1.0)
+
+
+def is_judged(completion: Completion) -> bool:
+    """Whether the end says anything about the service.
+
+    Ends that the client caused do not count: answers 400 to 428 (malformed, unknown, too large), and clients that left while their TTFT
+    target could still have been met.
+    """
+    if 400 <= completion.status < 429:
+        return False
+    if completion.outcome is OutcomeKind.CANCELLED:
+        return completion.ttft_ms < 0 and 0 < completion.ttft_slo_ms < completion.total_ms
+    return True
+
+
+def missed_ttft(completion: Completion) -> bool:
+    """Whether no first token came in time. For judged requests; an answer in one piece is late if it missed its SLO."""
+    if completion.ttft_ms < 0:
+        return not completion.slo_met
+    return 0 < completion.ttft_slo_ms < completion.ttft_ms
+
+
+def missed_tpot(completion: Completion) -> bool:
+    """Whether tokens came slower than their target."""
+    return 0 < completion.tpot_slo_ms < completion.tpot_ms
 
 
 def goodput_rate(good: int, total: int) -> float:

@@ -23,6 +23,7 @@ from hmas.engines.base import EngineSnapshot
 
 INSTANCES = 4
 CYCLE_S = 0.1
+QUEUED = 12
 READY_S = 60.0
 LEARNT = 400
 """Completions that the models have seen before anything is timed: their memories are not empty in service either."""
@@ -40,6 +41,7 @@ def snapshot(now_s: float) -> SystemSnapshot:
             kv_committed=0.4,
             tpot_pressure=0.5,
             capacity_n_run=256,
+            queued_for=QUEUED / INSTANCES,
             engine=EngineSnapshot(
                 engine=f"engine-{number}",
                 taken_s=now_s,
@@ -56,7 +58,7 @@ def snapshot(now_s: float) -> SystemSnapshot:
         sent_s=now_s,
         gateway="bench",
         policy="edf",
-        queued=12,
+        queued=QUEUED,
         queued_tokens=4_000,
         queued_long=3,
         overdue=0,

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from typing_kit import of_type
 
 from hmas.agents.qos.model import RECENT_MAX, QosModel
-from hmas.agents.qos.outcomes import Shares, fairness, is_judged, missed_in_queue, missed_ttft, shares
+from hmas.agents.qos.outcomes import Shares, fairness, missed_in_queue, shares
 from hmas.agents.qos.tallies import Tallies, tally
 from hmas.agents.qos.windows import TimeWindow, slope, variation
 from hmas.controller.core.messages import Completion, LongView, ShortView, SystemSnapshot
+from hmas.controller.core.objectives import is_judged, missed_ttft
 from hmas.controller.core.types import OutcomeKind
 from hmas.engines.base import EngineSnapshot
 

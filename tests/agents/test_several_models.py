@@ -44,11 +44,15 @@ def test_misses_of_first_tokens_count_by_model():
     misses.meet(seen)
     for number in range(20):
         misses.learn(completion(number, 10.0, model="m"))
-        never = {"outcome": OutcomeKind.SHED, "status": 503, "ttft_ms": -1.0, "instance": ""}
+        never = {"outcome": OutcomeKind.SHED, "status": 503, "ttft_ms": -1.0, "slo_met": False, "instance": ""}
         misses.learn(completion(number, 10.0, model="n", **({"ttft_ms": 9000.0} if number % 2 else never)))
         misses.learn(completion(number, 10.0, model="of no instance"))
     view = short_view(10.0, instances=seen, ttft_violation_rate=0.5)
     assert [misses.share(one, view, 10.0) for one in seen] == [0.0, 1.0, 0.5], "an instance that may serve any has the gateway's share"
+    whole = [completion(100 + number, 10.0, model="m", ttft_ms=-1.0, slo_met=number > 9) for number in range(20)]
+    for one in whole:
+        misses.learn(one)
+    assert misses.share(seen[0], view, 10.0) == 0.25, "an answer in one piece is late if it missed its SLO"
     alike = [instance(name="a", models=["m"]), instance(name="b", models=["m"])]
     misses.meet(alike)
     assert misses.share(alike[0], view, 10.0) == 0.5, "of one set of models the gateway's share is its own"
