@@ -80,7 +80,7 @@ class InstanceState(Protocol):
 
     @property
     def prefill_token_ms(self) -> float:
-        """Measured time to compute one prompt token, milliseconds; 0 before the first measurement."""
+        """Measured time to compute one prompt token that is not cached, milliseconds; 0 before the first measurement."""
 
     @property
     def decode_token_ms(self) -> float:

@@ -95,16 +95,22 @@ class PromptTexts:
         history = "\n".join(reversed(earlier))
         return Cut(_excerpt(question), _take(system, SYSTEM_CHARS), history, question.chars, question_tokens, tokens)
 
-    def blocks(self, salt: str) -> tuple[int, ...]:
+    def blocks(self, salt: str, tools: str = "") -> tuple[int, ...]:
         """Hashes of the whole blocks of all texts in their order, each of `salt` and all that stands before it too.
 
-        They are the same only in this process: Python draws the key of its hash function at the start, so no client can aim at a hash.
+        `tools`, the definitions, stand behind the system prompt, where the chat templates of Qwen, Hermes and Llama put them.
+
+        The hashes are the same only in this process: Python draws the key of its hash function at the start, so no client can aim at one.
         """
         pieces: list[str] = []
         room = BLOCK_CHARS * BLOCKS_MOST
         for message in self._messages:
             if room <= 0:
                 break
+            if tools and message.role not in SYSTEM_ROLES:
+                pieces.append(f"\0{tools}")
+                room -= len(tools)
+                tools = ""
             pieces.append(f"\0{message.role}\0")
             pieces += message.parts
             room -= message.chars

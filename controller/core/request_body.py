@@ -175,7 +175,7 @@ def read_call(path: str, document: dict[str, Any], only_model: str = "", block_s
         cache_key=cache_key[:CACHE_KEY_LIMIT] if isinstance(cache_key := document.get("prompt_cache_key"), str) else "",
         names_model=named,
         previous_response=previous,
-        blocks=() if block_salt is None or prompts > 1 else _read_blocks(document, texts, f"{block_salt}\0{model}\0{tools_text}"),
+        blocks=() if block_salt is None or prompts > 1 else _read_blocks(document, texts, f"{block_salt}\0{model}", tools_text),
     )
 
 
@@ -185,13 +185,13 @@ def _truncated(document: dict[str, Any], prompt_tokens: int, prompts: int) -> in
     return min(prompt_tokens, most * prompts) if type(most) is int and most > 0 else prompt_tokens
 
 
-def _read_blocks(document: dict[str, Any], texts: PromptTexts, salt: str) -> tuple[int, ...]:
-    """An engine's template puts the tools before the messages; `cache_salt` is vLLM's own word for a cache that is not shared."""
+def _read_blocks(document: dict[str, Any], texts: PromptTexts, salt: str, tools: str) -> tuple[int, ...]:
+    """The block hashes of the prompt; `cache_salt` is vLLM's own word for a cache that is not shared."""
     salt = f"{salt}\0{document.get('cache_salt', '')!s:.256}"
     prompt = document.get("prompt")
     if isinstance(prompt, list) and prompt and isinstance(prompt[0], int | float):
         return token_blocks(salt, prompt)
-    return texts.blocks(salt)
+    return texts.blocks(salt, tools)
 
 
 def names_model(document: dict[str, Any]) -> bool:

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
-BLOCKS_MOST = 131_072
-"""Blocks that are remembered, those used last: 8 million tokens in blocks of 64, in about 25 MB for up to 30 instances."""
+BLOCKS_LEAST, BLOCKS_EACH, BLOCKS_MOST = 131_072, 8_192, 1_048_576
+"""Blocks that are remembered, those used last: at least, for each instance, and at most. For each instance half a million tokens in blocks
+of 64, about what the KV cache of a large engine holds; at least 8 million tokens in about 25 MB, at most 67 million in about 200 MB."""
 IDS_MOST = 4096
 """Numbers of instances in use at once, those that have left included; at more, the index starts empty."""
 TRUST_DECAY = 0.9
@@ -82,8 +83,10 @@ class PrefixIndex:
     Two generations of half the bound each keep what was used last: a full young one becomes the old one, and the old one is dropped.
     """
 
-    def __init__(self, blocks_most: int = BLOCKS_MOST) -> None:
-        self._half = max(1, blocks_most // 2)
+    def __init__(self, blocks_most: int | None = None) -> None:
+        """`blocks_most`: a bound that does not grow with the instances (`BLOCKS_EACH`)."""
+        self._fixed = blocks_most
+        self._half = max(1, (BLOCKS_LEAST if blocks_most is None else blocks_most) // 2)
         self._young: dict[int, int] = {}
         self._old: dict[int, int] = {}
         self._bits: dict[str, int] = {}
@@ -92,6 +95,11 @@ class PrefixIndex:
 
     def __len__(self) -> int:
         return len(self._young) + len(self._old)
+
+    @property
+    def instances(self) -> int:
+        """Instances that something was sent to and that have not left."""
+        return len(self._bits)
 
     def matched(self, blocks: Sequence[int]) -> dict[str, int]:
         """By instance, how many leading `blocks` it has; instances that have none are left out."""
@@ -129,6 +137,8 @@ class PrefixIndex:
         self._next += 1
         self._bits[instance] = bit
         self._names[bit] = instance
+        if self._fixed is None:
+            self._half = min(BLOCKS_MOST, max(BLOCKS_LEAST, BLOCKS_EACH * len(self._bits))) // 2
         return bit
 
     def _give(self, bits: int, depth: int, found: dict[str, int]) -> None:

@@ -107,21 +107,21 @@ class ScoredRouter:
             # Those below the limit, and the first of those at it.
             below = [place for place in places if shares[place] < limit]
             places = below + [place for place in places if shares[place] == limit][: SHORTLIST - len(below)]
-        chosen = set(places)
+        chosen, renewed = set(places), False
         for favours in self._favouring:
             for name in favours(entry):
-                place = self._place(name, instances)
-                if place is not None:
+                place = self._places.get(name, -1)
+                # The list changes little from one request to the next, and may lack a favoured instance that is full.
+                if not renewed and not _stands_at(place, name, instances):
+                    self._places, renewed = {instance.name: place for place, instance in enumerate(instances)}, True
+                    place = self._places.get(name, -1)
+                if _stands_at(place, name, instances):
                     chosen.add(place)
         return [instances[place] for place in sorted(chosen)]
 
-    def _place(self, name: str, instances: Sequence[InstanceState]) -> int | None:
-        """Where an instance stands among `instances`, None if it is not there. The list changes little from one request to the next."""
-        place = self._places.get(name, -1)
-        if 0 <= place < len(instances) and instances[place].name == name:
-            return place
-        self._places = {instance.name: place for place, instance in enumerate(instances)}
-        return self._places.get(name)
+
+def _stands_at(place: int, name: str, instances: Sequence[InstanceState]) -> bool:
+    return 0 <= place < len(instances) and instances[place].name == name
 
 
 def _best_first(totals: Sequence[float], instances: Sequence[InstanceState]) -> Iterator[int]:

@@ -22,11 +22,12 @@ class Routers:
         uses_blocks: Whether any router reads `Request.blocks`. `uses_times_alone`: whether any reads `Estimates.alone`.
     """
 
-    __slots__ = ("_hooks", "_routers", "fault", "faults", "uses_blocks", "uses_times_alone")
+    __slots__ = ("_hooks", "_routers", "_told", "fault", "faults", "uses_blocks", "uses_times_alone")
 
     def __init__(self, router: Router) -> None:
         self._routers: dict[str, Router] = {ALL: router}
         self._hooks: dict[str, Router] = {}
+        self._told: dict[str, Router] = {}
         self.faults = 0
         self.fault = ""
         self.uses_blocks = self.uses_times_alone = False
@@ -80,21 +81,28 @@ class Routers:
 
     def sent(self, entry: QueueEntry, instance: str, now_s: float) -> None:
         """Tells the request's router of its dispatch."""
-        if self._hooks:
-            self._tell("sent", entry.request.model, lambda hook: hook(entry, instance, now_s))
+        if self._hooks and (router := self._hook_of(entry.request.model)) is not None:
+            self._told[entry.request.id] = router
+            self._tell("sent", router, lambda hook: hook(entry, instance, now_s))
 
     def ended(self, request: Request, instance: str, cached_tokens: int | None) -> None:
-        """Tells the request's router that the instance does not have it any more."""
-        if self._hooks:
-            self._tell("ended", request.model, lambda hook: hook(request, instance, cached_tokens))
+        """Tells the router that was told of the dispatch that the instance does not have the request any more.
+
+        The request's model may have another router by now.
+        """
+        if (router := self._told.pop(request.id, None)) is not None:
+            self._tell("ended", router, lambda hook: hook(request, instance, cached_tokens))
 
     def left(self, instance: str) -> None:
         """Tells all routers that an instance has gone away."""
-        for model in self._hooks:
-            self._tell("left", model, lambda hook: hook(instance))
+        for router in self._hooks.values():
+            self._tell("left", router, lambda hook: hook(instance))
 
-    def _tell(self, name: str, model: str, call: Callable[[Callable[..., None]], None]) -> None:
-        router = self._hooks.get(model if model in self._routers else ALL)
+    def _hook_of(self, model: str) -> Router | None:
+        """The router of a model, if it has hooks."""
+        return self._hooks.get(model if model in self._routers else ALL)
+
+    def _tell(self, name: str, router: Router, call: Callable[[Callable[..., None]], None]) -> None:
         hook = getattr(router, name, None)
         if hook is None:
             return

@@ -2,12 +2,14 @@
 
 from collections import Counter
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from routing_kit import State, chosen, entry
 
 from hmas.controller.core.request_body import CHAT, COMPLETIONS, read_call
+from hmas.controller.routing import prefix_index
 from hmas.controller.routing.prefix_index import IDS_MOST, PrefixIndex, Trust
 from hmas.controller.routing.registry import make_router
 from hmas.controller.routing.scorers.prefix import Prefix
@@ -32,6 +34,21 @@ def test_it_finds_what_a_comparison_of_all_prompts_finds(sent, asked):
             common += 1
         expected[name] = max(common, expected.get(name, 0))
     assert index.matched(chain(asked)) == {name: count for name, count in expected.items() if count}
+
+
+def test_it_remembers_as_much_for_each_of_many_instances(monkeypatch):
+    for bound, blocks in (("LEAST", 40), ("EACH", 10), ("MOST", 80)):
+        monkeypatch.setattr(prefix_index, f"BLOCKS_{bound}", blocks)
+    index = PrefixIndex()
+    kept: list[int] = []
+    for instances in (2, 6, 20):
+        for number in range(instances):
+            index.sent((), f"engine-{number}")
+        for block in range(1000):
+            index.sent((1000 * instances + block,), "engine-0")
+        kept.append(sum(bool(index.matched((1000 * instances + block,))) for block in range(1000)))
+    assert all(most // 2 <= found <= most for found, most in zip(kept, (40, 60, 80), strict=True))
+    assert len(index) <= 80
 
 
 def test_it_is_bounded_and_keeps_what_was_used_last():
@@ -124,14 +141,16 @@ def test_an_engine_that_reports_no_hits_after_it_has_shown_that_it_reports_is_no
     assert scorer.score(entry(4000, blocks=tuple(range(60))), [State("a"), State("b")], 0.0)[0] < 0.05
 
 
-def test_an_engine_that_never_reports_is_believed_to_cache():
-    scorer = Prefix()
+@pytest.mark.parametrize("says", [None, True])
+def test_an_engine_that_never_reports_is_believed_to_cache(says: bool | None):
+    scorer, states = Prefix(), [State("a", caches_prefixes=says), State("b", caches_prefixes=says)]
     for cached in (None, 0):
         for _ in range(40):
             again = entry(4000, blocks=tuple(range(60)))
+            scorer.score(again, states, 0.0)
             scorer.sent(again, "a", 0.0)
             scorer.ended(again.request, "a", cached)
-    assert scorer.score(entry(4000, blocks=tuple(range(60))), [State("a"), State("b")], 0.0) == [pytest.approx(60 / 60.5), 0.0]
+    assert scorer.score(entry(4000, blocks=tuple(range(60))), states, 0.0) == [pytest.approx(60 / 60.5), 0.0]
 
 
 def test_what_an_engine_says_of_its_cache_counts_before_its_first_hit():
@@ -155,7 +174,7 @@ def common(one: tuple[int, ...], other: tuple[int, ...]) -> int:
     return next((place for place, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), min(len(one), len(other)))
 
 
-def test_the_blocks_of_a_body_are_those_of_its_texts_in_order_apart_by_tenant_model_and_tools():
+def test_the_blocks_of_a_body_are_those_of_its_texts_in_order_apart_by_tenant_and_model():
     system, question = "You are a bank. " * 100, "What is my balance? " * 100
     first = blocks(system, question)
     assert len(first) == (len(system) + len(question)) // 256
@@ -163,11 +182,24 @@ def test_the_blocks_of_a_body_are_those_of_its_texts_in_order_apart_by_tenant_mo
     assert common(first, blocks(system, "Something else " * 100)) == len(system) // 256
     assert common(first, blocks(system, question, salt="another")) == 0
     assert common(first, blocks(system, question, cache_salt="x")) == 0
-    assert common(first, blocks(system, question, tools=[{"type": "function", "function": {"name": "f"}}])) == 0
     assert blocks(system, question, salt=None) == ()
     assert blocks("short", "one") == ()
     parts = [{"role": "system", "content": [{"type": "text", "text": system}]}, {"role": "user", "content": question}]
     assert read_call(CHAT, {"model": "m", "messages": parts}, block_salt="t").blocks == first
+
+
+def test_requests_with_the_same_tools_share_their_blocks_behind_the_system_prompt():
+    system, question, other = "You are a bank. " * 50, "What is my balance? " * 100, "Something else " * 100
+    tools = [{"type": "function", "function": {"name": "f", "description": "It transfers money. " * 100}}]
+    text = len(orjson.dumps(tools))
+    first = blocks(system, question, tools=tools)
+    assert common(first, blocks(system, other, tools=tools)) == (len(system) + text) // 256
+    assert common(first, blocks(system, question)) == common(first, blocks(system, question, tools=tools[:0])) == len(system) // 256
+
+    def alone(text: str) -> tuple[int, ...]:
+        return read_call(CHAT, {"model": "m", "messages": [{"role": "user", "content": text}], "tools": tools}, block_salt="t").blocks
+
+    assert common(alone(question), alone(other)) == text // 256
 
 
 def test_the_blocks_of_a_long_prompt_are_bounded():

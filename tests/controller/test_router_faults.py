@@ -98,6 +98,33 @@ def test_each_model_has_its_router_and_it_can_be_replaced_while_requests_wait():
     made.check_conservation()
 
 
+def test_the_router_that_was_told_of_a_dispatch_is_told_of_its_end():
+    """Another router of the request's model, set meanwhile, is not."""
+    told: list[tuple[str, str, str]] = []
+
+    class Hooked(Faulty):
+        def __init__(self, whose: str) -> None:
+            super().__init__("i0")
+            self._whose = whose
+
+        def sent(self, entry, instance, now_s):
+            told.append((self._whose, "sent", entry.request.id))
+
+        def ended(self, request, instance, cached_tokens):
+            told.append((self._whose, "ended", request.id))
+
+    made = build(Hooked("all"))
+    submit(made, 0)
+    made.dispatch(0.0)
+    made.set_router("m", Hooked("own"))
+    submit(made, 1)
+    made.dispatch(0.0)
+    made.set_router("m", None)
+    for number in range(2):
+        made.end(f"{number:06d}", OutcomeKind.COMPLETED, 1.0, 1)
+    assert told == [("all", "sent", "000000"), ("own", "sent", "000001"), ("all", "ended", "000000"), ("own", "ended", "000001")]
+
+
 def test_turns_count_only_what_was_sent():
     """The KV fence refuses the first in turn: it keeps its turn."""
     specs = [

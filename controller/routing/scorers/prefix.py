@@ -16,8 +16,8 @@ SMALL_TOKENS = 512
 """Prompts below this length count as so long: to compute a few tokens again is cheaper than an uneven load."""
 FAVOURED = 8
 """Most instances that are scored whatever their load."""
-RUNNING_MOST = 16_384
-"""Requests that were sent and whose expected cached tokens are remembered until they end."""
+RUNNING_LEAST, RUNNING_EACH = 16_384, 256
+"""Requests that were sent and whose expected cached tokens are remembered until they end: so many, or for each instance."""
 
 
 class Prefix:
@@ -43,6 +43,9 @@ class Prefix:
         self._expected: OrderedDict[str, tuple[float, Trust]] = OrderedDict()
         # By instance: in how many requests with KV events that have not ended each block is.
         self._held: dict[str, dict[int, int]] = {}
+        # Engines that say that they cache, and those that have reported cached tokens with an answer. By default vLLM and SGLang only
+        # say so: what they do not report is then no miss.
+        self._caches: set[str] = set()
         self._reports: set[str] = set()
         self._publishes: set[str] = set()
         self._found: Mapping[str, int] = {}
@@ -61,7 +64,7 @@ class Prefix:
         for instance in instances:
             name, caches = instance.name, instance.caches_prefixes
             if caches:
-                self._reports.add(name)
+                self._caches.add(name)
             tokens, trust = self._by_source(request, name, found.get(name, 0) * each if caches is not False else 0.0)
             saved = tokens * trust.of(name) - (instance.prefill_tokens - least) if tokens else 0.0
             scores.append(saved / most if saved > 0.0 and under_cap(instance, mean) else 0.0)
@@ -77,9 +80,10 @@ class Prefix:
         return names
 
     def cached(self, entry: Routable, instance: str) -> int | None:
-        """See `Scorer.cached`: known only of an engine that has reported cached tokens or its blocks; the whole prompt is never cached."""
+        """See `Scorer.cached`: known of an engine that says that it caches or has reported tokens or blocks; never the whole prompt."""
         request = entry.request
-        if not request.blocks or not (instance in self._reports or self._shows_blocks(request.cached, instance)):
+        known = instance in self._caches or instance in self._reports
+        if not request.blocks or not (known or self._shows_blocks(request.cached, instance)):
             return None
         # Of a request that was sent to it, and waits there, the index holds the prompt itself.
         tokens, trust = self._expected.get(request.id) or self._expects(request, instance)
@@ -91,7 +95,7 @@ class Prefix:
         if not request.blocks:
             return
         self._expected[request.id] = self._expects(request, instance)
-        if len(self._expected) > RUNNING_MOST:
+        if len(self._expected) > max(RUNNING_LEAST, RUNNING_EACH * self.index.instances):
             # Of a request that is forgotten, the end is not noticed.
             self._expected.popitem(last=False)
             self._held.clear()
@@ -119,6 +123,7 @@ class Prefix:
         self.index.left(instance)
         self._trust.left(instance)
         self._trust_in_events.left(instance)
+        self._caches.discard(instance)
         self._reports.discard(instance)
         self._publishes.discard(instance)
         self._held.pop(instance, None)

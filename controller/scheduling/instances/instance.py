@@ -218,8 +218,8 @@ class Instance:
 
     @property
     def prefill_token_ms(self) -> float:
-        """Measured time to compute one prompt token, 0 before the first measurement."""
-        return self.pace.prefill_ms(1, 0.0)
+        """Measured time to compute one prompt token that is not cached, 0 before the first measurement."""
+        return self.pace.computed_ms(1, 0, 0.0)
 
     @property
     def decode_token_ms(self) -> float:
