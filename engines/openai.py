@@ -111,12 +111,12 @@ class OpenAIEngine:
 
 
 def with_priority(body: bytes, priority: int) -> bytes:
-    """Writes the priority into the body; a body that is not a JSON object stays unchanged, and the engine refuses it."""
+    """Writes the priority into the body; one that is not a JSON object, or is nested too deep to be written, stays unchanged."""
     try:
         document = orjson.loads(body)
-    except orjson.JSONDecodeError:
+        return orjson.dumps(document | {"priority": priority}) if isinstance(document, dict) else body
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
         return body
-    return orjson.dumps(document | {"priority": priority}) if isinstance(document, dict) else body
 
 
 def read_samples(metrics: bytes, names: tuple[str, ...]) -> Iterator[tuple[str, dict[str, str], float]]:

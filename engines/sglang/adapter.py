@@ -3,6 +3,7 @@
 SGLang serves the HIGHER priority first unless it was started with `--schedule-low-priority-values-first`; the sign is converted here.
 """
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 
@@ -181,7 +182,7 @@ def with_own_fields(body: bytes, fields: Mapping[str, object]) -> bytes:
     """
     start = _START.match(body)
     # An escape may hide a name (`"r\u0069d"`). Such bodies are parsed in full, as are bodies that contain one of the two names.
-    if start is not None and b'"rid"' not in body and b'"priority"' not in body and b"\\u" not in body:
+    if start is not None and b'"rid"' not in body and b'"priority"' not in body and b"\\u00" not in body:
         if not fields:
             return body
         return body[: start.end()] + orjson.dumps(fields)[1:-1] + b"," + body[start.end() :]
@@ -193,4 +194,8 @@ def with_own_fields(body: bytes, fields: Mapping[str, object]) -> bytes:
         return body
     document.pop("rid", None)
     document.pop("priority", None)
-    return orjson.dumps(document | dict(fields))
+    try:
+        return orjson.dumps(document | dict(fields))
+    except orjson.JSONEncodeError:
+        # It reads deeper documents than it writes.
+        return json.dumps(document | dict(fields)).encode()

@@ -110,7 +110,9 @@ async def test_names_are_asked_for_as_often_as_they_say():
     assert named(discovery, one) == ["vllm-10.0.0.1-8000", "vllm-10.0.0.2-8000"]
 
 
-@pytest.mark.parametrize("answer", [[], OSError("name server down"), DnsUnknown("NXDOMAIN"), TimeoutError()], ids=repr)
+@pytest.mark.parametrize(
+    "answer", [[], OSError("name server down"), DnsUnknown("NXDOMAIN"), TimeoutError(), UnicodeError("label empty")], ids=repr
+)
 async def test_a_name_without_an_answer_keeps_its_engines_and_is_told_once(answer):
     names, one = Names([("10.0.0.1", 8000)]), entry(every_s=1.0)
     discovery = names.discovery(one)
@@ -255,6 +257,8 @@ class SrvServer(asyncio.DatagramProtocol):
         if name.to_text() == "_vllm._tcp.big.test.":
             records = ("10 5 8000 pod-0.big.test.", "10 5 8001 pod-1.big.test.", "20 5 8000 spare.big.test.")
             answer.answer.append(dns.rrset.from_text(name, 1, "IN", "SRV", *records))
+        elif name.to_text() == "_vllm._tcp.none.test.":
+            answer.answer.append(dns.rrset.from_text(name, 1, "IN", "SRV", "0 0 0 ."))
         else:
             answer.set_rcode(dns.rcode.NXDOMAIN)
         assert self.transport is not None
@@ -278,6 +282,7 @@ async def server_of_names(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None
 async def test_srv_records_name_hosts_and_ports_and_the_best_priority_counts(monkeypatch: pytest.MonkeyPatch):
     async with server_of_names(monkeypatch):
         assert sorted(await targets("_vllm._tcp.big.test", 0)) == [("pod-0.big.test", 8000), ("pod-1.big.test", 8001)]
+        assert await targets("_vllm._tcp.none.test", 0) == [], "the root says that there is no such service"
         with pytest.raises(DnsUnknown, match="does not exist"):
             await targets("_vllm._tcp.other.test", 0)
 

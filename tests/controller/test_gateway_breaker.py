@@ -164,6 +164,16 @@ async def test_a_client_s_own_errors_are_no_failures(tmp_path: Path):
         assert told(rig) == []
 
 
+async def test_a_client_s_own_error_between_failures_shows_nothing_about_the_engine(tmp_path: Path):
+    async with running(tmp_path) as rig:
+        for number in range(FAILURES):
+            await set_fault(rig, 0, "status:400")
+            assert (await rig.post(chat("a mistake"))).status == 400
+            await set_fault(rig, 0, "status:500")
+            assert (await rig.post(chat(f"number {number}"))).status == 500
+        assert told(rig)[0] == ("sim-1", "closed", "open")
+
+
 def test_while_it_is_tried_one_request_more_goes_than_ran():
     scheduler = Scheduler(
         settings=SchedulerSettings(),

@@ -26,6 +26,14 @@ class BytesEngine(BadEngine):
         return web.Response(body=BYTES, content_type="application/octet-stream", headers={"metadata": METADATA})
 
 
+class CountingEngine(BadEngine):
+    """Counts tokens and serves nothing."""
+
+    async def _generate(self, request: web.Request) -> web.StreamResponse:
+        counts = request.path.endswith("/count_tokens")
+        return web.json_response({"input_tokens": 1} if counts else self.document, status=200 if counts else 500)
+
+
 class RerankEngine(BadEngine):
     """Answers a rerank as SGLang does: with a list."""
 
@@ -58,6 +66,18 @@ async def test_a_list_is_an_answer_too(tmp_path: Path):
         assert breakers(rig) == {("closed", 0)}
     assert {(answer.status, answer.headers["content-type"], answer.body) for answer in answers} == {(200, "application/json", RANKED)}
     assert first.posts + second.posts == len(answers)
+
+
+async def test_tokens_that_the_api_server_counts_show_nothing_about_the_engine(tmp_path: Path):
+    """It counts them while the engine behind it fails every request."""
+    engine = CountingEngine()
+    async with before(tmp_path, engine) as rig:
+        for number in range(FAILURES):
+            document = {"model": MODEL, "messages": [{"role": "user", "content": f"number {number}"}]}
+            counted = await rig.post(document, "/v1/messages/count_tokens")
+            assert (counted.status, counted.json) == (200, {"input_tokens": 1})
+            assert (await rig.post(chat(f"number {number}"))).status == 500
+        assert {state for state, _ in breakers(rig)} == {"open"}
 
 
 async def test_an_engine_that_refuses_is_not_asked_first_again(tmp_path: Path):

@@ -244,6 +244,17 @@ def test_a_source_that_falls_silent_while_its_engine_computes_is_not_used_and_as
     assert bench.source.state(500.0) == "live", "an idle engine sends nothing"
 
 
+def test_a_source_that_has_nothing_to_send_is_not_silent_once_it_has_said_so():
+    bench = Bench(replays=True)
+    bench.message(0, stored(TOKENS), now_s=100.0)
+    bench.tick(110.0, 50_000)
+    assert bench.tick(141.0, 60_000) == 1, "prompts that are all cached count in the engine's tokens, too"
+    bench.source.begin_replay(141.0)
+    bench.source.end_replay(141.0, whole=True)
+    bench.tick(142.0, 60_100)
+    assert (bench.source.state(142.0), bench.blocks) == ("live", 8)
+
+
 def test_an_engine_that_starts_again_without_its_events_falls_silent():
     bench = Bench()
     bench.message(0, stored(TOKENS), now_s=100.0)

@@ -7,6 +7,7 @@ import pytest
 from gateway_kit import FAST, MODEL, chat, running, start_sim
 
 from hmas.controller.core.types import Estimates, OutcomeKind, Request, Slo
+from hmas.controller.gateway.instances.instance import contexts_of, model_entries_of
 from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.dispatch import LONGER_CONTEXT, TOO_SMALL
 from hmas.controller.scheduling.scheduler import Scheduler
@@ -137,6 +138,11 @@ def test_an_engine_that_serves_another_model_has_no_speed_until_it_is_measured()
     assert instance.decode_token_ms == 8.0, "an adapter of the same model"
     made.set_models("short", frozenset({"large"}))
     assert instance.decode_token_ms == 0.0
+
+
+def test_an_adapter_has_the_context_of_its_base_model():
+    cards = b'{"data": [{"id": "base", "max_model_len": 8192}, {"id": "sql", "parent": "base"}, {"id": "lost", "parent": "gone"}]}'
+    assert contexts_of(model_entries_of(cards)) == {"base": 8192, "sql": 8192}
 
 
 async def test_no_client_is_refused_for_an_engine_that_its_chat_does_not_fit(tmp_path: Path):

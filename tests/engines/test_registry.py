@@ -276,6 +276,8 @@ def test_with_priority():
     assert orjson.loads(with_priority(b'{"a": 1, "priority": 9}', -2)) == {"a": 1, "priority": -2}
     assert with_priority(b"no json", 1) == b"no json"
     assert with_priority(b"[1]", 1) == b"[1]"
+    deep = b'{"a": ' + b"[" * 300 + b"]" * 300 + b"}"
+    assert with_priority(deep, 1) == deep, "it is read, and cannot be written"
 
 
 @pytest.mark.parametrize("kind", ["openai", "vllm", "sim"])

@@ -1,6 +1,7 @@
 """What the SGLang adapter makes of answers that SGLang 0.5.23 gave under load (`sglang_answers.json`), and of bodies on their way to it."""
 
 import copy
+import json
 from pathlib import Path
 
 import orjson
@@ -174,6 +175,7 @@ sglang:num_retracted_requests_to"""
         (b'{"r\\u0069d": "0", "model": "m"}', None),
         (b'{"messages": [{"content": "\\"rid\\": 1"}]}', None),
         (b'{"messages": [{"content": "caf\\u00e9", "rid": 5}]}', None),
+        (b'{"messages": [{"content": "\\u4f60"}]}', b'{"rid":"' + RID.encode() + b'","priority":-2,"messages": [{"content": "\\u4f60"}]}'),
     ],
 )
 def test_our_own_id_and_priority_stand_in_every_body(body, sent):
@@ -182,6 +184,11 @@ def test_our_own_id_and_priority_stand_in_every_body(body, sent):
     theirs = {name: value for name, value in orjson.loads(body).items() if name not in OWN}
     assert orjson.loads(made) == theirs | OWN
     assert made.count(b'"rid":"' + RID.encode()) == 1
+
+
+def test_our_own_id_stands_in_a_body_that_is_nested_deeper_than_is_written():
+    document = json.loads(with_own_fields(b'{"rid": "0", "a": ' + b"[" * 300 + b"]" * 300 + b"}", OWN))
+    assert (document["rid"], document["priority"]) == (OWN["rid"], OWN["priority"])
 
 
 @pytest.mark.parametrize("body", [b"", b"[1]", b'"rid"', b"{no json", b'{"rid": '])

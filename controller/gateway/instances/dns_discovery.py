@@ -117,7 +117,8 @@ class DnsDiscovery:
             found = tuple(sorted(set(asked))[:FOUND_MOST])
             if not found:
                 raise DnsUnknown(f"{url.hostname} has no {entry.record} records")
-        except (ConfigError, DnsUnknown, OSError, TimeoutError) as error:
+        except (ConfigError, DnsUnknown, OSError, TimeoutError, UnicodeError) as error:
+            # A name with an empty or a long label cannot be encoded.
             if at_start and isinstance(error, ConfigError):
                 raise
             fault = str(error) or "no answer"
@@ -177,11 +178,14 @@ async def targets(name: str, _port: int) -> list[Place]:
     try:
         import dns.asyncresolver  # noqa: PLC0415 - its library is an extra
         import dns.exception  # noqa: PLC0415 - likewise
+        import dns.name  # noqa: PLC0415 - likewise
     except ImportError as error:
         raise ConfigError("engines_dns: SRV records need dnspython: pip install 'h-mas[dns]'") from error
     try:
         answer = await dns.asyncresolver.resolve(name, "SRV", lifetime=ANSWER_S)
     except dns.exception.DNSException as error:
         raise DnsUnknown(str(error)) from error
-    best = min(record.priority for record in answer)
-    return [(record.target.to_text(omit_final_dot=True), record.port) for record in answer if record.priority == best]
+    # The root as a target says that there is no such service (RFC 2782).
+    records = [record for record in answer if record.target != dns.name.root]
+    best = min((record.priority for record in records), default=0)
+    return [(record.target.to_text(omit_final_dot=True), record.port) for record in records if record.priority == best]

@@ -127,6 +127,13 @@ def context_of(entry: dict[str, Any]) -> int:
     return length if isinstance(length, int) and not isinstance(length, bool) and length > 0 else 0
 
 
+def contexts_of(entries: Sequence[dict[str, Any]]) -> dict[str, int]:
+    """The context length of each model that reports one; an adapter, whose entry has none in vLLM, has that of its base model."""
+    own = {entry["id"]: length for entry in entries if (length := context_of(entry)) > 0}
+    parents = {entry["id"]: entry["parent"] for entry in entries if isinstance(entry.get("parent"), str)}
+    return {model: own[parent] for model, parent in parents.items() if parent in own} | own
+
+
 def model_entries_of(body: bytes) -> list[dict[str, Any]]:
     """Entries with a usable id. An answer that is no list of models yields none, so that any model may be tried."""
     try:

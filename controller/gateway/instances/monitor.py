@@ -10,7 +10,7 @@ from hmas.controller.config.schema import EngineConfig
 from hmas.controller.control.resolve import Ceiling
 from hmas.controller.core.messages import Severity
 from hmas.controller.core.types import Controls
-from hmas.controller.gateway.instances.instance import Instance, context_of, model_entries_of
+from hmas.controller.gateway.instances.instance import Instance, contexts_of, model_entries_of
 from hmas.controller.gateway.instances.served_models import ServedModels
 from hmas.controller.gateway.instances.stall import PROBE_S, patience_s
 from hmas.controller.observability.observer import Observers
@@ -95,7 +95,7 @@ class Fleet(ServedModels):
             self.mark_down(name, str(error))
 
     def request_succeeded(self, name: str, sent_s: float) -> None:
-        """Records that an instance answered a request sent at `sent_s`, even if with an error that the client caused."""
+        """Records that an instance served a request sent at `sent_s`."""
         breaker = self.instances[name].breaker
         if breaker.failures or breaker.state != "closed":
             before = breaker.state
@@ -277,7 +277,7 @@ class Fleet(ServedModels):
             return
         instance.entries = entries = model_entries_of(body)
         served = instance.models, instance.context
-        instance.context = {entry["id"]: length for entry in entries if (length := context_of(entry)) > 0}
+        instance.context = contexts_of(entries)
         instance.models = frozenset(entry["id"] for entry in entries) or None
         if served != (instance.models, instance.context):
             self._models_changed()

@@ -152,6 +152,9 @@ class KvSource:
         elif self.expected is None:
             # An engine that has published nothing since it started.
             self.expected, self._complete, self.heard_s = 0, True, now_s
+        elif not self._first_replayed:
+            # It answers, and has published nothing that was missed: all that it computes is cached already.
+            self.heard_s = now_s
 
     def apply(self, now_s: float) -> None:
         """Decodes or applies one event of `pending`."""

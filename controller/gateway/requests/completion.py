@@ -95,6 +95,9 @@ class CompletionHandler:
         if served_instead or history_tokens:
             # Instructions and tools, which clients send again with each request, are in the history's tokens already.
             call = replace(call, model=model, prompt_tokens=max(call.prompt_tokens, history_tokens + call.question_tokens))
+        if served_instead:
+            # They are hashed with the name of the model that was asked for, whose tokens may be others.
+            call = replace(call, blocks=())
         call = with_cap(call, self._fleet.completion_cap)
         # One that claims none has 0, which may be better than its tenant's best.
         priority = clamp_priority(call.priority or 0, identity.limits)
@@ -250,7 +253,9 @@ class CompletionHandler:
         else:
             manager.end(live, OutcomeKind.COMPLETED, answer.status, output_tokens=tokens, cached_tokens=cached)
         if answer.engine_well:
-            self._fleet.request_succeeded(live.instance, sent_s)
+            # A client's mistake is found by the engine's API server, and shows nothing about the engine behind it.
+            if answer.status < 400:
+                self._fleet.request_succeeded(live.instance, sent_s)
         else:
             self._fleet.request_failed(live.instance, sent_s, answer.engine_error, live.body)
         if answer.streamed:

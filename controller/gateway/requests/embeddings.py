@@ -8,7 +8,7 @@ from hmas.controller.gateway.errors import ApiError, without_addresses
 from hmas.controller.gateway.http.transport import HttpRequest, Responder
 from hmas.controller.gateway.instances.monitor import Fleet, Instance
 from hmas.controller.gateway.instances.stall import patience_s
-from hmas.controller.gateway.requests.apis.registry import api_of
+from hmas.controller.gateway.requests.apis.registry import FRONT_END, api_of
 from hmas.controller.gateway.requests.auth import Authenticator
 from hmas.controller.gateway.requests.event_relay import is_refusal
 from hmas.controller.gateway.requests.parse import BYTE_ORDER_MARK, BodyParser
@@ -123,7 +123,8 @@ class PassThrough:
                 self._fleet.request_failed(instance.name, sent_s, f"status {answer.status}", body)
                 failed = instance, answer
                 continue
-            self._fleet.request_succeeded(instance.name, sent_s)
+            if answer.status < 400 and path not in FRONT_END:
+                self._fleet.request_succeeded(instance.name, sent_s)
             self._accuse(refusals, body)
             return instance, answer
         if failed is not None:

@@ -11,6 +11,8 @@ from hmas.controller.gateway.requests.apis.responses import ResponsesApi
 
 COMPLETED = (CHAT, COMPLETIONS, RESPONSES, MESSAGES)
 """Paths of requests that are queued."""
+FRONT_END = frozenset({COUNT_TOKENS, "/tokenize", "/detokenize"})
+"""Paths that an engine's API server answers by itself: an answer shows nothing about the engine behind it."""
 PASSED = ("/v1/embeddings", COUNT_TOKENS, "/v1/rerank", "/rerank", "/v2/rerank", "/v1/score", "/score", "/tokenize", "/detokenize")
 """Paths of requests that pass through without the queue."""
 
