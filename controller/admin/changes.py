@@ -113,9 +113,9 @@ class Changes:
                 raise BadRequest(f"{key!r} is unknown; allowed: {', '.join(allowed)}", path=f"$.{key}")
         for_s, expires = body.get("for_s"), None
         if for_s is not None:
-            if not isinstance(for_s, int | float) or isinstance(for_s, bool) or not 0 < for_s <= 366 * 86_400:
+            if not isinstance(for_s, int | float) or isinstance(for_s, bool) or not 1 <= for_s <= 366 * 86_400:
                 raise BadRequest(
-                    f"for_s is {for_s!r}; allowed: seconds, more than 0 and at most 366 days, or null for no limit", path="$.for_s"
+                    f"for_s is {for_s!r}; allowed: seconds, at least 1 and at most 366 days, or null for no limit", path="$.for_s"
                 )
             ends = datetime.fromtimestamp(self._clock.now_s() + for_s, UTC)
             expires = ends.isoformat(timespec="milliseconds").replace("+00:00", "Z")

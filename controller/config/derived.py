@@ -46,6 +46,11 @@ def bus_dir(config: Config) -> Path:
     return state_dir(config) / "bus"
 
 
+def bus_url(config: Config) -> str:
+    """Address of the configured Redis server, or of the one that `hmas up` starts itself."""
+    return config.bus.url or f"unix://{bus_dir(config) / 'r.sock'}"
+
+
 def admin_token_file(config: Config) -> Path:
     """File with the operators' token that the gateway makes where `gateway.admin_token_sha256` is empty."""
     return state_dir(config) / ADMIN_TOKEN_FILE

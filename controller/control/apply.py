@@ -24,7 +24,7 @@ def apply_directives(
     `on_controls` is called with each instance whose controls differ, once the scheduler has them, for the engine's own knobs.
 
     Raises:
-        SchedulingError: The change of policy was given up and the old policy stays; all else is applied.
+        SchedulingError: The change of policy was given up and the old policy stays, in or out of the bypass; all else is applied.
     """
     changed, given_up = False, None
     if after.policy.value != before.policy.value or after.parameters != before.parameters:
@@ -37,7 +37,7 @@ def apply_directives(
         if old is None or controls != old.controls:
             scheduler.set_controls(name, controls)
             on_controls(name, controls)
-    scheduler.set_bypass(active=after.policy.source == "bypass")
+    scheduler.set_bypass(active=(after if given_up is None else before).policy.source == "bypass")
     if after.bounds != before.bounds:
         scheduler.set_length_bounds(after.bounds)
     tenants = {*before.weights, *after.weights}

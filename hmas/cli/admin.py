@@ -96,12 +96,21 @@ def holds(command: Callable[..., Any]) -> Callable[..., Any]:
     return held
 
 
-def show_held(client: AdminClient, document: dict[str, Any], text: Callable[[Any], str], override_id: str, *, as_json: bool) -> None:
-    """Writes what applies after a setting was forced as `override_id`. The exit code is 1 if another override wins over it."""
-    won_by = {one["setting"]: one["winner"] for one in client.overrides()["conflicts"] if override_id in one["losers"]}
+def show_held(
+    client: AdminClient, document: dict[str, Any], text: Callable[[Any], str], override_id: str, *, as_json: bool, fault: str = ""
+) -> None:
+    """Writes what applies after a setting was forced as `override_id`. The exit code is 1 if another override wins, or with a `fault`."""
+    won_by = winners_over(override_id, client.overrides())
     show({**document, "won_by": won_by}, text, as_json=as_json)
     complain_of_winners(won_by)
-    click.get_current_context().exit(EXIT_FAILED if won_by else 0)
+    if fault and not won_by:
+        complain(fault)
+    click.get_current_context().exit(EXIT_FAILED if won_by or fault else 0)
+
+
+def winners_over(override_id: str, overrides: Mapping[str, Any]) -> dict[str, str]:
+    """Which other override wins over this one, by setting, in the list of all."""
+    return {one["setting"]: one["winner"] for one in overrides["conflicts"] if override_id in one["losers"]}
 
 
 def complain_of_winners(won_by: Mapping[str, str]) -> None:

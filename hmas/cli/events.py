@@ -14,7 +14,7 @@ from hmas.cli.admin import admin_url_option, config_option, connect, read_config
 from hmas.cli.output import clock_words, example, hint, json_option, say, say_json
 from hmas.controller.admin.client import AdminClient
 from hmas.controller.bus.redis_bus import RedisBus
-from hmas.controller.config.derived import bus_dir
+from hmas.controller.config.derived import bus_url
 from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import AdminUnreachable, BusError
 from hmas.controller.core.messages import EVENTS, MAXLEN, Event
@@ -116,7 +116,7 @@ def _of_kind(events: Iterable[dict[str, Any]], kind: str) -> list[dict[str, Any]
 
 
 async def _from_bus(config: Config, limit: int, kind: str, *, follow: bool, as_json: bool) -> None:
-    bus = RedisBus(config.bus.url or f"unix://{bus_dir(config) / 'r.sock'}", config.bus.key_prefix)
+    bus = RedisBus(bus_url(config), config.bus.key_prefix)
     await bus.start()
     try:
         deadline_s = time.monotonic() + CONNECT_S

@@ -9,7 +9,16 @@ import msgspec
 
 from hmas.agents.meta.selectors.llm_answer import AnswerError
 from hmas.agents.meta.selectors.llm_endpoint import ChatEndpoint, configured_endpoint
-from hmas.cli.admin import admin_url_option, author_option, config_option, connect, login_name, read_config
+from hmas.cli.admin import (
+    admin_url_option,
+    author_option,
+    complain_of_winners,
+    config_option,
+    connect,
+    login_name,
+    read_config,
+    winners_over,
+)
 from hmas.cli.output import EXIT_FAILED, duration_words, example, hint, json_option, say, say_json, table
 from hmas.cli.override import override_list
 from hmas.cli.values import Duration
@@ -71,21 +80,22 @@ def intent(ctx: click.Context, /, *, words: str, override_id: str | None, as_jso
         raise AnswerError(f"refused, nothing is changed: {error}") from error
     if not as_json:
         say(_shown(made, now_s))
-    applied = None
+    applied, won_by = None, {}
     if not dry_run and (yes or click.confirm("Apply?", default=False, err=True)):
         meanwhile = site_of(client.status(), words, now_s).tenants
         if any(meanwhile.get(one.tenant, {}).get(one.setting) != one.before for one in made.changes):
             raise AnswerError("refused, nothing is changed: what is shown as `now` has changed meanwhile; say it again")
         applied = client.put_override(made.override.id, document)
+        won_by = winners_over(made.override.id, applied)
     if as_json:
-        say_json(
-            {"id": made.override.id, "changes": msgspec.to_builtins(made.changes), "document": document, "applied": applied is not None}
-        )
+        told = {"id": made.override.id, "changes": msgspec.to_builtins(made.changes), "document": document}
+        say_json({**told, "applied": applied is not None, "won_by": won_by})
     elif applied is not None:
         say(f"\n{override_list(applied)}\n`hmas override clear {made.override.id}` ends it")
     else:
         hint("nothing is changed")
-    ctx.exit(0 if applied is not None or dry_run else EXIT_FAILED)
+    complain_of_winners(won_by)
+    ctx.exit(0 if dry_run or (applied is not None and not won_by) else EXIT_FAILED)
 
 
 def _endpoint(agents: AgentsConfig, options: dict[str, Any]) -> tuple[ChatEndpoint, str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from hmas.cli.admin import takes_client
+from hmas.cli.admin import complain_of_winners, takes_client, winners_over
 from hmas.cli.output import EXIT_FAILED, clock_words, complain, example, json_option, say, say_json, show, table
 from hmas.cli.router import router_words
 from hmas.controller.admin.client import AdminClient
@@ -53,11 +53,19 @@ def validate(client: AdminClient, ctx: click.Context, *, file: str, override_id:
 @file_argument
 @id_option
 @json_option
+@click.pass_context
 @takes_client
-def apply(client: AdminClient, *, file: str, override_id: str | None, as_json: bool) -> None:
-    """Activate FILE ('-' for standard input), as a whole or not at all. An override of the same id is replaced."""
+def apply(client: AdminClient, ctx: click.Context, *, file: str, override_id: str | None, as_json: bool) -> None:
+    """Activate FILE ('-' for standard input), as a whole or not at all. An override of the same id is replaced.
+
+    Exit code 1 if another override wins.
+    """
     checked = _read(file, override_id)
-    show(client.put_override(checked.id, document_of(checked)), override_list, as_json=as_json)
+    document = client.put_override(checked.id, document_of(checked))
+    won_by = winners_over(checked.id, document)
+    show({**document, "won_by": won_by}, override_list, as_json=as_json)
+    complain_of_winners(won_by)
+    ctx.exit(EXIT_FAILED if won_by else 0)
 
 
 @override.command("list", epilog=example("hmas override list"))

@@ -45,7 +45,7 @@ def plan(**options: Any) -> None:
     """
     if options["out"]:
         check_writable(options["out"])
-    slo, share = read_slo(options["slo"])
+    slo, share = read_slo(options["slo"], share=True)
     case = Case(workload=_workload_of(options["workload"]), fleet=read_fleet(options["fleet"]), slo=slo, **case_settings(options))
     case.check()
     load = open_load(case)

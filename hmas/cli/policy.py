@@ -101,10 +101,12 @@ def show_results(ctx: click.Context, results: Sequence[Any]) -> None:
 @json_option
 @takes_client
 def force(client: AdminClient, *, name: str, parameters: tuple[tuple[str, float], ...], hold: dict[str, Any], as_json: bool) -> None:
-    """Force policy NAME, which the agents then cannot change. Exit code 1 if another override wins."""
+    """Force policy NAME, which the agents then cannot change. Exit code 1 if another override wins, or it cannot take over the queue."""
     document = client.force_policy(name, parameters=dict(parameters), **hold)
     ends = ends_words(hold, "policy", "release")
-    show_held(client, document, lambda found: f"{policy_line(found)}\n{ends}", cli_id("policy"), as_json=as_json)
+    stays = f"{name} did not take over what waits, and is tried again; `hmas events --kind policy.refused` tells why"
+    fault = "" if document["name"] == name else stays
+    show_held(client, document, lambda found: f"{policy_line(found)}\n{ends}", cli_id("policy"), as_json=as_json, fault=fault)
 
 
 @policy.command("release", epilog=example("hmas policy release"))

@@ -79,6 +79,8 @@ def replay(ctx: click.Context, /, **options: Any) -> None:
         context_tokens=context,
     )
     arrivals, cut = arrivals_from_trace(trace, spec, *load_mixture())
+    if options["warmup"] > arrivals[-1].at_s:
+        raise click.UsageError(f"--warmup {options['warmup']:g}: allowed: at most {arrivals[-1].at_s:.12g} s, when the last request comes")
     if cut:
         hint(f"{cut} of {len(arrivals)} requests are cut to the context of {context} tokens")
     tenants = {arrival.tenant for arrival in arrivals}
@@ -129,10 +131,16 @@ def _run(arrivals: list[Arrival], load: LoadSpec, out: Path | None) -> tuple[lis
         return read_results(results), summary
 
 
+def _span_s(arrivals: list[Arrival], elapsed_s: float) -> float:
+    """The time in which the requests arrived: up to the last one and a mean gap. Of those that come at one time, that of the whole run."""
+    last_s = arrivals[-1].at_s
+    return last_s * len(arrivals) / (len(arrivals) - 1) if last_s > 0.0 else elapsed_s
+
+
 def _report(
     ctx: click.Context, trace: Trace, arrivals: list[Arrival], results: list[Result], summary: RunSummary, *, warmup_s: float, as_json: bool
 ) -> None:
-    figures = score(results, warmup_s=warmup_s, arrivals_end_s=arrivals[-1].at_s, run_end_s=summary.elapsed_s)
+    figures = score(results, warmup_s=warmup_s, arrivals_end_s=_span_s(arrivals, summary.elapsed_s), run_end_s=summary.elapsed_s)
     if as_json:
         say_json(
             {

@@ -11,6 +11,7 @@ from hmas.cli.override import override_list
 from hmas.cli.policy import policy_line
 from hmas.cli.router import router_lines
 from hmas.controller.admin.client import AdminClient
+from hmas.controller.scheduling.settings import BODY_BYTES_WAITING_MOST
 
 
 @click.command(epilog=example("hmas status --json | jq .goodput"))
@@ -51,7 +52,7 @@ def page(document: dict[str, Any]) -> str:
         lines += ["", agent_table(document["agents"])]
     tenants = [item for item in document["tenants"] if _limited(item) or item["held"]]
     if tenants:
-        heads = ["limits of", "weight", "tokens a minute", "requests a minute", "share", "cap", "set by operators"]
+        heads = ["limits of", "weight", "tokens a minute", "requests a minute", "share", "cap", "most waiting", "set by operators"]
         lines += ["", table(heads, map(_tenant, tenants))]
     models = document["queue"]["models"]
     if len(models) > 1:
@@ -164,15 +165,27 @@ def in_time(tenant: dict[str, Any]) -> str:
 
 
 def _limited(tenant: dict[str, Any]) -> bool:
-    """Whether the tenant has a quota, share or cap."""
-    return bool(tenant["quotas"]) or tenant["concurrency_share"] < 1 or tenant["max_running"] > 0
+    """Whether the tenant has a quota, a share, a cap, or a bound of its own on what waits."""
+    bounded = tenant["concurrency_share"] < 1 or tenant["max_running"] > 0
+    return bool(tenant["quotas"]) or bounded or _most_waiting(tenant) != "-"
 
 
 def _tenant(tenant: dict[str, Any]) -> tuple[str, ...]:
     quotas = tenant["quotas"]
     told = [f"{quotas[what]['limit']} ({quotas[what]['remaining']} left)" if what in quotas else "-" for what in ("tokens", "requests")]
+    if tenant["burst_tokens"]:
+        told[0] += f", {tenant['burst_tokens']} at once"
     share = f"{tenant['concurrency_share']:g}" if tenant["concurrency_share"] < 1 else "-"
-    return tenant["name"], f"{tenant['weight']:g}", *told, share, str(tenant["max_running"] or "-"), ", ".join(tenant["held"]) or "-"
+    most = str(tenant["max_running"] or "-"), _most_waiting(tenant)
+    return tenant["name"], f"{tenant['weight']:g}", *told, share, *most, ", ".join(tenant["held"]) or "-"
+
+
+def _most_waiting(tenant: dict[str, Any]) -> str:
+    """How many requests and bytes of the tenant may wait, where that is bounded otherwise than for every tenant."""
+    most = [f"{tenant['max_queued']} requests"] if tenant["max_queued"] else []
+    if (bodies := tenant["max_body_bytes_waiting"]) != BODY_BYTES_WAITING_MOST:
+        most.append(f"bodies of {bodies:,} bytes" if bodies else "any bodies")
+    return ", ".join(most) or "-"
 
 
 def _bus(bus: dict[str, Any]) -> str:

@@ -27,7 +27,7 @@ from hmas.cli.output import check_writable, hint, json_option, say, say_json, ta
 from hmas.cli.studies import EXIT_INTERRUPTED
 from hmas.controller.bus.address import without_secrets
 from hmas.controller.bus.redis_bus import RedisBus
-from hmas.controller.config.derived import models_dir
+from hmas.controller.config.derived import bus_url, models_dir
 from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import ConfigError, ModelError, TraceError
 from hmas.controller.core.messages import FEATURES, TELEMETRY, Message
@@ -258,9 +258,8 @@ def _refitted(messages: list[Message], before: CatBoostRegressor, seed: int) -> 
 
 
 async def _from_bus(config: Config) -> list[Message]:
-    if not config.bus.url:
-        raise ConfigError("bus.url is empty; allowed with --from-bus: the address of a Redis server (or HMAS_BUS__URL)")
-    bus = RedisBus(config.bus.url, config.bus.key_prefix)
+    url = bus_url(config)
+    bus = RedisBus(url, config.bus.key_prefix)
     await bus.start()
     try:
         for _ in range(round(CONNECT_WAIT_S / 0.1)):
@@ -268,7 +267,9 @@ async def _from_bus(config: Config) -> list[Message]:
                 break
             await asyncio.sleep(0.1)
         else:
-            raise ConfigError(f"bus.url {without_secrets(config.bus.url)}: {bus.health.detail or 'no answer'}")
+            raise ConfigError(
+                f"the bus at {without_secrets(url)}: {bus.health.detail or 'no answer'}; bus.url or HMAS_BUS__URL names another"
+            )
         return [*await bus.latest(FEATURES, NEWEST), *await bus.latest(TELEMETRY, NEWEST)]
     finally:
         await bus.close()

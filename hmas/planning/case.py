@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import sys
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
@@ -189,21 +190,25 @@ def read_policy(text: str) -> tuple[str, dict[str, float]]:
     return name.strip(), parameters
 
 
-def read_slo(text: str) -> tuple[SloTarget, float]:
-    """Reads targets (ms) and the share of requests that must meet both from `ttft=2000,tpot=60,share=0.95`; each part is optional.
+def read_slo(text: str, *, share: bool = False) -> tuple[SloTarget, float]:
+    """Reads targets (ms), and with `share` the share of requests that must meet both, from `ttft=2000,tpot=60,share=0.95`.
+
+    Each part is optional.
 
     Raises:
         ConfigError: A name is unknown, or a value is out of range.
     """
     values = {"ttft": 0.0, "tpot": 0.0, "share": 0.95}
+    most = {"ttft": sys.float_info.max, "tpot": sys.float_info.max} | ({"share": 1.0} if share else {})
+    more = ", and share=S, more than 0 and up to 1" if share else ""
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         name, _, value = part.partition("=")
         try:
             number = float(value)
         except ValueError:
             number = -1.0
-        if name not in values or not 0.0 < number < float("inf") or (name == "share" and number > 1.0):
-            raise ConfigError(f"slo: {part!r}; allowed: ttft=MS and tpot=MS, more than 0, and share=S, more than 0 and up to 1")
+        if not 0.0 < number <= most.get(name, -1.0):
+            raise ConfigError(f"slo: {part!r}; allowed: ttft=MS and tpot=MS, more than 0{more}")
         values[name] = number
     return SloTarget(ttft_ms=values["ttft"], tpot_ms=values["tpot"]), values["share"]
 

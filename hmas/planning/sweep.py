@@ -3,6 +3,7 @@
 import csv
 import io
 import itertools
+import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -23,6 +24,8 @@ from hmas.planning.report import make_report, opened, rounded, write_json
 from hmas.planning.running import run_case
 
 VERSION = 1
+FIRST = b'{"key":'
+"""How every result in a file begins (`Row`)."""
 MAX_CASES = 100_000
 AXES = ("fleet", "load", "policy", "n_run", "router", "admission", "agents", "seed")
 FIGURES = (
@@ -175,9 +178,8 @@ class Kept:
             return
         data = path.read_bytes()
         whole = data[: data.rfind(b"\n") + 1]
-        if len(whole) < len(data):
-            # Removes a line that an interrupt or a full disk cut off.
-            path.write_bytes(whole)
+        if data and not whole and not data.startswith(FIRST):
+            raise StudyError(f"{path}: no results of a sweep; choose another --out")
         for number, line in enumerate(whole.splitlines(), 1):
             try:
                 row = msgspec.json.decode(line, type=Row)
@@ -185,6 +187,9 @@ class Kept:
                 raise StudyError(f"{path}, line {number}: no result of a sweep ({error}); choose another --out") from error
             if not row.error:
                 self.rows[row.key] = row
+        if len(whole) < len(data):
+            # Removes a line that an interrupt or a full disk cut off.
+            os.truncate(path, len(whole))
 
     def add(self, row: Row) -> None:
         """Stores a result; it is on disk when this returns."""

@@ -11,6 +11,7 @@ from message_kit import request_features
 from typing_kit import all_of_type, of_type
 
 from hmas.controller.config.schema import AgentsConfig, SchedulerConfig
+from hmas.controller.core.errors import SchedulingError
 from hmas.controller.core.messages import (
     EVENTS,
     OVERRIDES,
@@ -23,7 +24,9 @@ from hmas.controller.core.messages import (
     RequestFeatures,
 )
 from hmas.controller.core.types import TaskType
+from hmas.controller.gateway.control_loop import apply
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+from hmas.controller.scheduling.scheduler import Scheduler
 
 SLOW_TICKS = SchedulerConfig(policy="fcfs", n_run=1, tick_s=0.02)
 
@@ -131,6 +134,24 @@ async def test_a_policy_that_fails_leaves_the_gateway_listening(tmp_path: Path, 
         await eventually(lambda: rig.gateway.scheduler.policy == "sjf")
         await leave(tasks)
     assert "a message of an agent was given up: RequestFeatures" in caplog.text
+
+
+async def test_a_policy_that_cannot_take_over_the_queue_is_told_and_tried_again(tmp_path: Path, monkeypatch):
+    def give_up(*_: object, **__: object) -> bool:
+        raise SchedulingError("3 requests were lost")
+
+    monkeypatch.setattr(apply, "AGAIN_S", 0.1)
+    async with running(tmp_path) as rig:
+        before = rig.gateway.scheduler.policy
+        with monkeypatch.context() as patched:
+            patched.setattr(Scheduler, "set_policy", give_up)
+            for _ in range(2):
+                answer = await rig.admin("POST", "/admin/policy", {"policy": "sjf", "reason": "r"})
+                assert (answer.status, answer.json["name"]) == (200, before)
+        assert [(event["subject"], event["reason"]) for event in rig.events("policy.refused")] == [("sjf", "3 requests were lost")]
+        assert rig.events("policy") == [], "no change is told that was not made"
+        await eventually(lambda: rig.gateway.scheduler.policy == "sjf")
+        assert [event["source"] for event in rig.events("policy")] == ["operator"]
 
 
 async def test_metas_router_takes_effect_is_told_and_an_operator_wins(tmp_path: Path):

@@ -273,6 +273,23 @@ def test_the_accounts_are_bounded(monkeypatch: pytest.MonkeyPatch):
     assert len({known(queues.pop(1000.0)).request.tenant for _ in range(100)}) == 100
 
 
+def test_more_tenants_than_are_kept_change_the_policy_together(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tenant_queues, "TENANTS_KEPT", 50)
+    monkeypatch.setattr(tenant_accounts, "TENANTS_KEPT", 50)
+    accounts = TenantAccounts()
+    before, after = (TenantQueues(make_policy(policy), accounts) for policy in ("fcfs", "edf"))
+    for number in range(100):
+        # Weights differ, so every tenant gets a queue of its own.
+        one = entry(number, f"t{number}", weight=1.0 + number % 2)
+        accounts.asks(one, 0.0)
+        accounts.look(number, 0.0, nothing)
+        before.push(one, 0.0)
+    after.load(list(before.entries()), 1.0)
+    before.leave()
+    assert len(after) == 100
+    assert {known(after.pop(1.0)).request.tenant for _ in range(100)} == {f"t{number}" for number in range(100)}
+
+
 def test_tenants_that_do_not_flood_are_ordered_by_the_policy_together():
     accounts = TenantAccounts()
     plain, shared = make_policy("edf"), TenantQueues(make_policy("edf"), accounts)

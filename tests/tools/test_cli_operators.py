@@ -213,10 +213,10 @@ def test_override_files(hmas, tmp_path):
     assert code == 0
     assert "policy wfq, team-a weight=3, team-a tokens_per_minute=600" in out
     (row,) = [line.split() for line in hmas("status")[1].splitlines() if line.startswith("team-a ")]
-    assert row == ["team-a", "3", "600", "(600", "left)", "-", "-", "-", "weight,", "tokens_per_minute"]
+    assert row == ["team-a", "3", "600", "(600", "left)", "-", "-", "-", "-", "weight,", "tokens_per_minute"]
     assert of(hmas("policy", "show", "--json"))["name"] == "wfq"
     file.write_text(json.dumps(document(policy={"name": "fcfs"})))
-    assert hmas("override", "apply", str(file), "--id", "zz")[0] == 0
+    assert hmas("override", "apply", str(file), "--id", "zz")[0] == 0, "it wins: it was applied later"
     code, out, _ = hmas("override", "list")
     assert "conflict: policy: zz wins over night" in out
     assert of(hmas("override", "clear", "zz", "--json"))["removed"] == ["zz"]
@@ -253,6 +253,20 @@ def test_a_change_that_another_override_wins_over_is_no_success(hmas, tmp_path):
     assert (code, json.loads(out)["released"], json.loads(out)["won_by"]) == (1, True, {"engines.gpu-1.drain": "night"})
     assert "`hmas override clear night` ends that" in err
     assert hmas("policy", "force", "edf", "--reason", "r")[0] == 0, "the same as what wins"
+    file.write_text(json.dumps(document(policy={"name": "sjf"})))
+    code, out, err = hmas("override", "apply", str(file), "--id", "aa", "--json")
+    assert (code, json.loads(out)["won_by"]) == (1, {"policy": "night"})
+    assert "policy: the change is written, but the override `night` wins and stays" in err
+
+
+def test_the_bounds_on_what_a_tenant_has_waiting_are_shown(hmas, tmp_path):
+    file = tmp_path / "night.json"
+    limits = {"max_queued": 10, "max_body_bytes_waiting": 1 << 20, "tokens_per_minute": 600, "burst_tokens": 900}
+    file.write_text(json.dumps(document(tenants={"team-b": limits})))
+    assert hmas("override", "apply", str(file))[0] == 0
+    (row,) = [line for line in hmas("status")[1].splitlines() if line.startswith("team-b ")]
+    assert "10 requests, bodies of 1,048,576 bytes" in row
+    assert "900 at once" in row
 
 
 def test_an_override_that_this_gateway_cannot_apply(hmas, tmp_path):

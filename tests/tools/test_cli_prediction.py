@@ -105,6 +105,13 @@ def test_recorded_telemetry_judges_the_model_beside_the_formula(tmp_path, capsys
     assert "line 1" in capsys.readouterr().err
 
 
+def test_the_bus_of_hmas_up_is_asked_where_none_is_configured(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("HMAS_STATE_DIR", str(tmp_path))
+    monkeypatch.setattr(train, "CONNECT_WAIT_S", 0.1)
+    assert main(["train", "prediction", "--from-bus"]) == 2
+    assert f"the bus at unix://{tmp_path}/bus/r.sock: " in capsys.readouterr().err
+
+
 def test_telemetry_comes_from_one_place(tmp_path, capsys):
     assert main(["train", "prediction"]) == 2
     assert "either --data or --from-bus" in capsys.readouterr().err

@@ -83,6 +83,13 @@ def test_json_is_one_document(engine, azure):
     assert set(found["ttft_ms"]) == {"p50", "p95", "p99"}
 
 
+def test_rates_are_over_the_time_in_which_requests_come(engine, azure):
+    five = json.loads(run("--trace", azure, "--url", engine, "--rate", 40, "--limit", 5, "--slo-scale", 100, "--json").stdout)
+    assert five["goodput_rps"] == pytest.approx(40.0)
+    one = json.loads(run("--trace", azure, "--url", engine, "--rate", 40, "--limit", 1, "--slo-scale", 100, "--json").stdout)
+    assert 0.0 < one["goodput_rps"] < 1000.0, "it comes at once: the time of the run counts"
+
+
 def test_bad_rows_stop_it_unless_skipped(engine, azure):
     azure.write_text(AZURE + "2023-11-16 18:16:00,oops,5\n")
     assert main(["replay", "--trace", str(azure), "--url", engine, "--rate", "40"]) == 2
@@ -113,6 +120,7 @@ def test_lost_requests_give_exit_code_1(azure):
         (["--model", "other"], 1, "model 'other' is not served; allowed: demo"),
         (["--rate", "4", "--speed", "2"], 2, "either a speed above 0 or a rate above 0"),
         (["--kind", "poems"], 2, "kind is 'poems'"),
+        (["--rate", "40", "--warmup", "9"], 2, "--warmup 9: allowed: at most"),
     ],
 )
 def test_mistakes_are_named(engine, azure, capsys, options, code, words):

@@ -106,7 +106,7 @@ def test_agents_policies_and_targets():
     for text in ("lifo", "two-lane:threshold_ms=soon", "edf:threshold_ms=5"):
         with pytest.raises(ConfigError):
             read_policy(text)
-    assert read_slo("ttft=2000,tpot=60,share=0.99") == (SloTarget(ttft_ms=2000, tpot_ms=60), 0.99)
+    assert read_slo("ttft=2000,tpot=60,share=0.99", share=True) == (SloTarget(ttft_ms=2000, tpot_ms=60), 0.99)
     assert read_slo("ttft=500") == (SloTarget(ttft_ms=500), 0.95)
     for text in ("ttft=0", "tpot=fast", "share=1.5", "e2e=5"):
         with pytest.raises(ConfigError, match="slo: "):

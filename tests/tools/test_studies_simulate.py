@@ -305,6 +305,7 @@ def test_a_rate_is_reached_and_bad_words_are_refused(capsys, tmp_path):
         (["--model", "Qwen3-8B"], "is for model 'Llama-3.1-8B'"),
         (["--warmup", 1000], "warm-up is 1000 s"),
         (["--slo", "ttft=soon"], "ttft=soon"),
+        (["--slo", "ttft=2000,share=0.99"], "'share=0.99'; allowed: ttft=MS and tpot=MS, more than 0"),
         (["--agents", "all", "--meta", "selector=dice"], "selector is 'dice'"),
         (["--agents", "all", "--meta", "magic=1"], "allowed: NAME=VALUE with NAME one of period_s"),
         (["--meta", "selector=rules"], "without meta; allowed: with --agents statera+meta"),

@@ -202,6 +202,15 @@ def test_the_command_resumes(capsys, tmp_path):
         assert said in err
 
 
+@pytest.mark.parametrize("content", [b'{"mine": 1}', b'{"mine": 1}\n{"mine": 2'])
+def test_a_file_of_something_else_is_left_as_it_is(tmp_path, content):
+    path = tmp_path / "results.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(StudyError, match="choose another --out"):
+        Kept(path)
+    assert path.read_bytes() == content
+
+
 def test_plots_of_a_sweep(done, tmp_path):
     points = points_of(grid(n_run=[8, 16], policy=["fcfs"], seed=[1]))
     rows = [Row(key=point.case.key, axes=point.axes, figures=done[1].of(done[0])[0].figures) for point in points]

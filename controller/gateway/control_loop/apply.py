@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from hmas.controller.config.derived import routers
@@ -33,6 +33,8 @@ from hmas.controller.scheduling.policies.registry import GUARD, make_policy
 from hmas.controller.scheduling.scheduler import Scheduler
 
 MAX_SKEW_S = 5.0
+AGAIN_S = 5.0
+"""How long after a policy that was given up it is tried again."""
 """A message with a timestamp further ahead than this comes from a wrong clock and counts as sent now."""
 log = logging.getLogger(__name__)
 
@@ -71,6 +73,8 @@ class Control:
         self.since = Since(policy_s=clock.now_s())
         self._stale_s = float("inf")
         self._changed: set[str] = set()
+        # The policy whose change was given up last, if none has been made since.
+        self._given_up = ""
         # Length bounds may hold requests back, so they are used only once they have proven right.
         self._aside: frozenset[tuple[str, str]] = frozenset({(STATERA, BOUNDS)} if config.agents.set_aside else ())
         self.directives = self._resolve()
@@ -204,7 +208,7 @@ class Control:
         self.apply()
 
     def tick(self) -> None:
-        """Applies received actions, and resolves again if an agent has been silent for too long."""
+        """Applies received actions, and resolves again if an agent has been silent for too long, or a policy was given up."""
         if self._clock.now_s() >= self._stale_s:
             self.apply()
         self.settle()
@@ -221,11 +225,18 @@ class Control:
         """Applies the differences. `names`: the only instances that may differ."""
         before, self.directives = self.directives, after
         now_s = self._clock.now_s()
-        found = list(changes(before, after, names))
         try:
             apply_directives(self._scheduler, before, after, names=names, now_s=now_s, on_controls=self._fleet.set_controls)
-        except SchedulingError:
+            self._given_up = ""
+        except SchedulingError as error:
             log.exception("a change of policy was given up")
+            if self._given_up != after.policy.value:
+                self._given_up = after.policy.value
+                self._observer.note("policy.refused", after.policy.value, reason=str(error), severity="warning", source=after.policy.source)
+            # All else is applied. The policy is tried again soon, and when anything changes.
+            self._stale_s = min(self._stale_s, now_s + AGAIN_S)
+            after = self.directives = replace(after, policy=before.policy, parameters=before.parameters)
+        found = list(changes(before, after, names))
         for name in (before.draining ^ after.draining).intersection(after.instances):
             self._fleet.instances[name].draining = name in after.draining
         self._observer.control_changed(before, after, now_s)

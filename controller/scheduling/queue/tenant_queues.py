@@ -74,9 +74,10 @@ class TenantQueues(QueuePolicy):
         """Adds many entries at once."""
         found: dict[str, list[QueueEntry]] = {}
         for entry in entries:
-            found.setdefault(self._of(entry.request.tenant).name, []).append(entry)
-        for name, waiting in found.items():
-            tenant = self.queues[name]
+            found.setdefault(self._accounts.of(entry.request.tenant).name, []).append(entry)
+        for waiting in found.values():
+            # A queue that is made takes the place of an empty one, where there are many: each is filled before the next is made.
+            tenant = self._of(waiting[0].request.tenant)
             self._accounts.comes(tenant.account, waiting[-1], now_s)
             before = len(tenant.queue)
             tenant.queue.load(waiting, now_s)
