@@ -166,9 +166,9 @@ class ModelStore:
             ModelError: There is no such version, or it is broken.
         """
         wanted = "" if version == SHIPPED else version
-        if wanted:
-            self.open(kind, wanted)
         with self._locked(kind):
+            if wanted:
+                self.open(kind, wanted)
             choice = self.choice(kind)
             if choice.current == wanted:
                 return
@@ -202,9 +202,9 @@ class ModelStore:
         Raises:
             ModelError: There is no such version, it is broken, or it is active already.
         """
-        if version:
-            self.open(kind, version)
         with self._locked(kind):
+            if version:
+                self.open(kind, version)
             choice = self.choice(kind)
             if version and version == choice.current:
                 raise ModelError(f"{kind} model {version!r} is in force already; allowed in its shadow: another version")

@@ -10,6 +10,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
 
+from hmas.agents.model_store.comparison import Comparison
 from hmas.agents.model_store.store import ModelStore, ModelWatch
 from hmas.agents.perception.loading import Loaded, Loader
 from hmas.agents.perception.model import PerceptionModel
@@ -204,6 +205,8 @@ class PerceptionAgent:
     def _take(self, loaded: Loaded, now_s: float) -> None:
         """Activates what was loaded. If loading failed, the active model stays and an event reports the error."""
         before = self._have.name if self._have is not None else ""
+        # The same server is opened again whenever the choice is written.
+        another = not loaded.error and loaded.opened is not None and loaded.opened.name != before
         self._fallback = loaded.error
         if loaded.error:
             kind, now = ("model_refused", before) if before else ("model_fallback", self._rules.name)
@@ -215,8 +218,6 @@ class PerceptionAgent:
             self._pace = Pace()
             self._rests_until_s, self._rest_s = float("-inf"), REST_S
             self._have = loaded.opened
-            # The same server is opened again whenever the choice is written.
-            another = loaded.opened.name != before
             if loaded.model is not None:
                 self.model = loaded.model
             else:
@@ -227,16 +228,27 @@ class PerceptionAgent:
                 self._note(now_s, "model_changed", before, loaded.opened.name, "chosen in the store")
         if loaded.shadow_error:
             self._note(now_s, "model_refused", "shadow", "", loaded.shadow_error, severity="error")
-        before_shadow, after = (one.name if one is not None else "" for one in (self.shadow, loaded.shadow))
+        shadow = loaded.shadow
+        before_shadow, after = (one.name if one is not None else "" for one in (self.shadow, shadow))
         if before_shadow != after:
             self._note(now_s, "model_shadow", before_shadow, after, "chosen in the store")
             self._told_better = self._promote = ""
-        self.shadow = loaded.shadow
+        elif another and shadow is not None:
+            # It was compared with the model that has gone. It keeps what it has learnt, and the comparison begins again.
+            comparison = Comparison(margin=self._settings.model_shadow_margin, least=self._settings.model_shadow_completions)
+            shadow = Shadow(shadow.name, shadow.model, comparison)
+            self._told_better = self._promote = ""
+        self.shadow = shadow
 
     def _look_at_shadow(self, now_s: float) -> None:
         """Reports once that the shadow is better; promotes it if configured."""
         shadow = self.shadow
-        if shadow is None or shadow.name == self._told_better:
+        if shadow is None:
+            return
+        is_auto = self._settings.model_promotion == "auto" and self._loader.source.follows_store
+        if shadow.name == self._told_better:
+            # It is still the shadow, so the store may have failed to write the choice: the promotion is tried again.
+            self._promote = shadow.name if is_auto else ""
             return
         verdict = shadow.verdict()
         mine, theirs = (figures.get("unknown_share", 0.0) for figures in (self.model.tally.figures(), shadow.figures()))
@@ -244,7 +256,7 @@ class PerceptionAgent:
             return
         self._told_better = shadow.name
         figures = f"its length error is {verdict.gain:.1%} lower on {verdict.pairs} requests (evidence {verdict.evidence:.1f})"
-        if self._settings.model_promotion == "auto" and self._loader.source.follows_store:
+        if is_auto:
             self._promote = shadow.name
             self._note(now_s, "model_promoted", self._in_force(), shadow.name, figures)
         else:

@@ -99,13 +99,12 @@ class PredictionAgent:
         self.shadow: Shadow | None = None
         self._have = loaded.name
         self._fallback = ""
+        self._told_better = self._promote = self._dismiss = ""
         self._take_shadow(loaded, float("nan"))
         if loaded.error:
             self._fall_back(loaded, float("nan"))
         self._refitted_at = 0
         self._reported_s = float("-inf")
-        self._told_better = ""
-        self._promote = self._dismiss = ""
         self._took_s = 0.0
         self.pace = Pace()
         self._batches = 0
@@ -210,27 +209,29 @@ class PredictionAgent:
 
     def _swap(self, loaded: Loaded, now_s: float) -> list[Message]:
         before = self._have
+        replaced = not loaded.error and (loaded.name != before or bool(self._fallback))
         if loaded.error:
             if self._active() is None:
                 self._fall_back(loaded, now_s)
             else:
                 self._note(now_s, "model_refused", loaded.name, before, loaded.error, severity="error")
-        elif loaded.name != before or self._fallback:
+        elif replaced:
             self.model.adopt(loaded.regressor)
             self.pace = Pace()
             self._took_s, self._batches = 0.0, 0
             self._have, self._fallback = loaded.name, ""
             self._note(now_s, "model_changed", before, loaded.name, "chosen in the store")
-        self._take_shadow(loaded, now_s)
+        self._take_shadow(loaded, now_s, replaced=replaced)
         return []
 
-    def _take_shadow(self, loaded: Loaded, now_s: float) -> None:
+    def _take_shadow(self, loaded: Loaded, now_s: float, *, replaced: bool = False) -> None:
+        """Takes the store's shadow. If the active model was `replaced`, the comparison begins again: it was with the previous one."""
         before = self.shadow.version if self.shadow is not None else ""
         if loaded.shadow_error:
             self._note(now_s, "model_refused", loaded.shadow_name, "", loaded.shadow_error, severity="error")
         if loaded.shadow is None:
             self.shadow = None
-        elif before != loaded.shadow_name:
+        elif replaced or before != loaded.shadow_name:
             self.shadow = Shadow(
                 loaded.shadow_name,
                 loaded.shadow,
@@ -238,6 +239,8 @@ class PredictionAgent:
                 least=self._settings.model_shadow_completions,
             )
             self.model.unscored.clear()
+            # A version may be in the shadow a second time, after a rollback: what was said of it then does not count.
+            self._told_better = self._promote = self._dismiss = ""
         after = self.shadow.version if self.shadow is not None else ""
         if before != after:
             self._note(now_s, "model_shadow", before, after, "chosen in the store")
@@ -252,7 +255,8 @@ class PredictionAgent:
             f"mean log error {done.before:.4f} before and {done.after:.4f} after on the newest fifth of the telemetry, which it did not see"
         )
         if done.version:
-            self._note(now_s, "model_refitted", self._have, done.version, f"{figures}; it reads along")
+            shadow = "it reads along" if done.in_shadow else "it stays in the store: by now the choice has another model or a shadow"
+            self._note(now_s, "model_refitted", self._have, done.version, f"{figures}; {shadow}")
         else:
             self._note(now_s, "model_refitted", self._have, self._have, f"{figures}: not kept")
         return []
@@ -263,16 +267,19 @@ class PredictionAgent:
         if shadow is None:
             return
         verdict = shadow.judge(labelled, self._active())
+        is_auto = self._settings.model_promotion == "auto"
         if verdict.better and shadow.version != self._told_better:
             self._told_better = shadow.version
             figures = f"its error is {verdict.gain:.1%} lower on {verdict.pairs} requests (evidence {verdict.evidence:.1f})"
-            if self._settings.model_promotion == "auto":
-                self._promote = shadow.version
+            if is_auto:
                 self._note(now_s, "model_promoted", self._have, shadow.version, figures)
             else:
                 self._note(
                     now_s, "model_better", self._have, shadow.version, f"{figures}; `hmas models use {KIND} {shadow.version}` takes it"
                 )
+        if is_auto and shadow.version == self._told_better:
+            # This is repeated for as long as it is the shadow, because the store may have failed to write the choice.
+            self._promote = shadow.version
         elif not verdict.better and verdict.pairs >= GIVEN_UP * self._settings.model_shadow_completions:
             self._dismiss = shadow.version
             self._note(now_s, "model_shadow_ended", shadow.version, "", f"no better than {self._have} on {verdict.pairs} requests")

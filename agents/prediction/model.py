@@ -30,7 +30,8 @@ REMEMBERED_PAIRS = 200_000
 INSTANCES = 1_024
 """Most instances tracked; above it the one longest without a snapshot is dropped."""
 FORGET_S = 600.0
-"""An instance that no snapshot has named for this long is forgotten; one that is back sooner has the speed and the errors that it had."""
+"""An instance that no snapshot has named for this long is forgotten; one that is back sooner has the speed and the errors that it had,
+unless its profile or its models are others by then."""
 NAMED = 64
 """Most instances in an answer; of more, those on which the request would end soonest."""
 ROWS_AT_ONCE = 16_384
@@ -111,8 +112,10 @@ class _Corrections:
 class _Instance:
     """The state of one instance."""
 
-    def __init__(self, prior: Step | None, hardware: str, accepted: Mapping[str, float]) -> None:
+    def __init__(self, profile: str, prior: Step | None, hardware: str, accepted: Mapping[str, float]) -> None:
         self.view: InstanceView | None = None
+        self.profile = profile
+        self.models: list[str] = []
         self.seen_s = float("-inf")
         self.load = CumulativeTrace()
         self.fit = SpeedFit(prior)
@@ -122,12 +125,18 @@ class _Instance:
 
     def observe(self, view: InstanceView, at_s: float) -> None:
         self.view, self.seen_s = view, at_s
+        # An engine that restarts may name no model for a while; the ones from before are what the next are compared with.
+        self.models = view.models or self.models
         self.load.hold(at_s, view.in_flight)
         # The counters of an engine that did not answer are 0. Of what it has counted since it started nothing happened just now.
         prompt_total = view.engine.prompt_tokens_total if view.engine is not None and view.engine.healthy else -1
         self._recent.append((at_s, view.in_flight, prompt_total))
         while self._recent and at_s - self._recent[0][0] > _PREFILL_WINDOW_S:
             self._recent.popleft()
+
+    def is_like(self, view: InstanceView) -> bool:
+        """Whether what was learnt holds for the instance of this view: its profile is the same, and so is one of its models at least."""
+        return self.profile == view.profile and not (self.models and view.models and set(self.models).isdisjoint(view.models))
 
     def serves(self, model: str) -> bool:
         """Whether it serves a model, as far as is known."""
@@ -202,8 +211,9 @@ class PredictionModel:
         """Takes the instances' state. Draining and unhealthy ones are no candidates, unless no others serve the model."""
         self._seen_s = max(self._seen_s, snapshot.sent_s)
         for view in snapshot.instances:
-            if view.name not in self.instances:
-                self.instances[view.name] = _Instance(*self._prior_named(view.profile), self._accepted)
+            known = self.instances.get(view.name)
+            if known is None or not known.is_like(view):
+                self.instances[view.name] = _Instance(view.profile, *self._prior_named(view.profile), self._accepted)
             self.instances.move_to_end(view.name)
             self.instances[view.name].observe(view, snapshot.sent_s)
         while self.instances:

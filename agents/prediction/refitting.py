@@ -16,11 +16,15 @@ from hmas.agents.prediction.training import REFIT_LEAST, errors_of, refit
 
 @dataclass(frozen=True, slots=True)
 class Refitted:
-    """The result of a refit: its version, and the errors of old and new on the newest telemetry, which it did not see."""
+    """The result of a refit: its version, and the errors of old and new on the newest telemetry, which it did not see.
+
+    `in_shadow`: whether the new version runs in shadow mode.
+    """
 
     version: str
     before: float
     after: float
+    in_shadow: bool = False
 
 
 class Shadow:
@@ -46,8 +50,10 @@ class Shadow:
 def refit_into(store: ModelStore, regressor: CatBoostRegressor, learnt: Table) -> Refitted:
     """Refits, stores the new model as a version and runs it in shadow mode; one that is worse on the held-out part is not stored.
 
+    It does not shadow if the store has a shadow by then, or another active model than the one that was refitted.
+
     Raises:
-        ModelError: The store cannot be written.
+        ModelError: The store cannot be read or written.
     """
     fresh, errors = refit(regressor, learnt)
     if errors["new"] >= errors["old"]:
@@ -55,8 +61,12 @@ def refit_into(store: ModelStore, regressor: CatBoostRegressor, learnt: Table) -
     with tempfile.TemporaryDirectory() as folder:
         fresh.save(Path(folder))
         version = store.add(KIND, Path(folder), fresh.card)
-    store.set_shadow(KIND, version)
-    return Refitted(version, errors["old"], errors["new"])
+    # Training takes a while: what an operator has chosen meanwhile stays.
+    choice = store.choice(KIND)
+    in_shadow = not choice.shadow and choice.current == regressor.card.version
+    if in_shadow:
+        store.set_shadow(KIND, version)
+    return Refitted(version, errors["old"], errors["new"], in_shadow)
 
 
 def due(labelled: int, since: int, every: int) -> bool:

@@ -1,13 +1,16 @@
 """Slow work that an agent hands to its shell: it runs in a separate thread while the agent continues."""
 
 import asyncio
+import atexit
 import inspect
 import math
 import os
 import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
+from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from hmas.controller.core.messages import Message
@@ -15,6 +18,8 @@ from hmas.controller.core.messages import Message
 T = TypeVar("T")
 BRIEF_MS = 3.0
 """Work below this duration runs on the event loop: the handover to a thread and back would cost about as much."""
+EXIT_WAIT_S = 5.0
+"""How long the exit of the process waits for work that is still running. A question to a server that hangs may take far longer."""
 SMOOTHED = 0.1
 """Weight of the newest measurement when the average duration rises."""
 
@@ -63,26 +68,53 @@ class Lane:
     def __init__(self, name: str, nice: int = 0) -> None:
         self._name = name
         self._nice = nice
-        self._pool: ThreadPoolExecutor | None = None
+        self._pieces: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
 
     async def run(self, compute: Callable[[], T | Awaitable[T]]) -> T:
         """Runs `compute` without blocking the event loop and returns its result; exceptions of `compute` are raised here."""
         if inspect.iscoroutinefunction(compute):
             found: T = await compute()
             return found
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(1, thread_name_prefix=self._name, initializer=self._yield)
+        if self._thread is None:
+            # The interpreter would wait without a limit for a thread that is no daemon, such as that of an executor.
+            self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
+            self._thread.start()
+        future: Future[T] = Future()
         plain: Callable[[], Any] = compute
-        result: T = await asyncio.get_running_loop().run_in_executor(self._pool, plain)
-        return result
+        self._pieces.put(partial(_settle, future, plain))
+        return await asyncio.wrap_future(future)
 
     def close(self) -> None:
-        """Accepts no more work. It does not wait for running work; the process waits for it before it exits."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        """Ends the thread once its current work is done; no more may be given. The process waits `EXIT_WAIT_S` for that when it exits."""
+        if self._thread is not None:
+            self._pieces.put(None)
+            atexit.register(self._thread.join, EXIT_WAIT_S)
+
+    def _serve(self) -> None:
+        self._yield()
+        while True:
+            piece = self._pieces.get()
+            if piece is None:
+                return
+            piece()
+            # Otherwise its data and its result would stay in memory until the next piece comes.
+            del piece
 
     def _yield(self) -> None:
         if self._nice:
             # On Linux each thread has its own niceness.
             thread = threading.get_native_id()
             os.setpriority(os.PRIO_PROCESS, thread, min(19, os.getpriority(os.PRIO_PROCESS, thread) + self._nice))
+
+
+def _settle(future: Future[T], compute: Callable[[], T]) -> None:
+    """Runs a piece of work, unless it was cancelled while it waited, and passes on its result or its exception."""
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = compute()
+    except BaseException as error:  # noqa: BLE001 - the coroutine that awaits the work raises it
+        future.set_exception(error)
+    else:
+        future.set_result(result)

@@ -48,7 +48,7 @@ class LengthCalibrator:
         An aborted answer shows only a lower bound of its length. It counts once it exceeds its bound; leaving it out would make long
         answers look rarer than they are. The lengths of several answers to one request are known only in sum, and do not count.
         """
-        if completion.predicted_output_tokens <= 0 or completion.output_tokens <= 0 or completion.sequences > 1:
+        if not _shows_length(completion):
             return
         error = completion.output_tokens - completion.predicted_output_tokens
         bucket = _bucket(completion.prompt_tokens)
@@ -101,6 +101,9 @@ class ModelLengths:
 
     def learn(self, completion: Completion) -> None:
         """As `LengthCalibrator.learn`."""
+        # A request for a model that nobody serves ends without output; its wrong name must not push out a real model.
+        if not _shows_length(completion):
+            return
         self._all.learn(completion)
         if self._first is None:
             self._first = completion.model
@@ -118,6 +121,10 @@ class ModelLengths:
         """The corrections of each model by bucket, then those of all requests."""
         own = [replace(bound, model=model) for model, lengths in self._own.items() for bound in lengths.bounds()]
         return own + self._all.bounds()
+
+
+def _shows_length(completion: Completion) -> bool:
+    return completion.predicted_output_tokens > 0 and completion.output_tokens > 0 and completion.sequences <= 1
 
 
 def _bucket(prompt_tokens: int) -> int:

@@ -138,7 +138,7 @@ class StateraModel:
         """Takes a short view and returns the actions that are due."""
         self._meet(view, now_s)
         for instance in view.instances:
-            self.instances[instance.name].plant.trace.hold(view.sent_s, max(0, instance.occupied))
+            self.instances[instance.name].plant.watch(view.sent_s, instance.occupied, instance.models)
         for completion in view.recent:
             self.learn(completion)
         actions: list[ControlAction] = []

@@ -6,6 +6,7 @@ requests and their lengths, comes from the newest requests themselves.
 """
 
 import math
+from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -94,11 +95,22 @@ class TpotModel:
         self._rows: NDArray[np.float64] = np.zeros((SERVED_MAX, 4))
         self._learnt = 0
         self._tokens = 0.0
+        self._models: Sequence[str] = ()
 
     @property
     def ready(self) -> bool:
         """Whether there are enough samples."""
         return self._learnt >= SERVED_MIN
+
+    def watch(self, at_s: float, occupied: int, models: Sequence[str]) -> None:
+        """Takes the slots that are taken from now on and the models that the instance serves, empty if they are not known.
+
+        If none of the models from before is left, all measurements are dropped: they are another model's.
+        """
+        if self._models and models and set(self._models).isdisjoint(models):
+            self.tpot, self._learnt, self._tokens = TpotLaw(), 0, 0.0
+        self._models = models or self._models
+        self.trace.hold(at_s, max(0, occupied))
 
     def learn(self, completion: Completion) -> None:
         """Takes the end of a request that this instance served; those that did not complete, or have several answers, are ignored.

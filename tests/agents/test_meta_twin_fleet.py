@@ -11,11 +11,13 @@ from twin_kit import EDF, FCFS, asked, completion, engine, looked, plant, served
 from typing_kit import known
 
 from hmas.agents.meta.candidate import Candidate
+from hmas.agents.meta.make import make_meta
 from hmas.agents.meta.twin.fleet import FleetModel
 from hmas.agents.meta.twin.past_requests import Traffic
 from hmas.agents.meta.twin.plant import CountedSteps
 from hmas.agents.meta.twin.replay import replay
 from hmas.agents.meta.twin.sample import part_of
+from hmas.controller.config.schema import AgentsConfig, Config
 from hmas.controller.core.messages import OPEN_WINDOW, ControlAction
 from hmas.controller.core.statistics.step_fit import Step, least_squares
 from hmas.controller.core.types import Controls
@@ -151,6 +153,33 @@ def test_stateras_windows_are_replayed_as_they_were_given():
     assert taken == [Controls(n_run=n_run, guard=n_run / 100.0) for n_run in (10, 10, 30)]
     # A candidate's own window takes the place of statera's, and nothing else.
     assert found.controls(regulated.window(OPEN_WINDOW), now_s) == Controls(n_run=found.ceiling, guard=0.3)
+
+
+def test_without_statera_the_gateways_own_controls_are_replayed():
+    fleet = known(make_meta(Config(agents=AgentsConfig(stale_after_s=15.0))).twin).fleet
+
+    def shown(now_s, **more):
+        fleet.observe(told(now_s, profile="demo-small", **more))
+        return fleet.plants(now_s, 60.0)[0][0].regulated
+
+    shown(0.0)
+    for at_s in (1.0, 10.0):
+        # The second only repeats the first, but says that statera is alive.
+        fleet.regulated(ControlAction(sent_s=at_s, instance="a", n_run=10, guard=0.5))
+    given = (1.0, Controls(n_run=10, guard=0.5))
+    assert shown(20.0, n_run=64) == (given,), "a candidate's own window takes the place of statera's"
+    fallback = (26.0, Controls(n_run=64))
+    assert shown(26.0, n_run=64) == (given, fallback)
+    assert shown(27.0, n_run=64, guard=0.0) == (given, fallback), "an explicit share has no factor"
+    fleet.regulated(ControlAction(sent_s=30.0, instance="a", n_run=10, guard=0.5))
+    assert shown(31.0, n_run=10, guard=0.5) == (given, fallback, (30.0, given[1]))
+
+
+def test_an_instance_that_serves_another_model_is_measured_anew():
+    fleet, now_s = served_fleet()
+    for models, is_known in ((["m"], True), (["m", "n"], True), ([], True), (["o"], True), (["m"], False)):
+        fleet.observe(told(now_s, engine(now_s, 0, 30_000), models=models))
+        assert bool(fleet.plants(now_s, 60.0)[0]) == is_known, models
 
 
 def test_a_window_that_moved_binds_in_the_replay_when_it_did():

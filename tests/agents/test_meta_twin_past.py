@@ -45,15 +45,29 @@ def test_what_came_to_a_gateway_that_is_gone_is_not_open_any_more():
     for number, at_s in ((2, 91.0), (3, 99.0), (4, 104.0)):
         traffic.features(features_of(number, at_s))
     for tick in range(100, 104):
-        traffic.alive("one", float(tick))
+        traffic.alive("one", float(tick), 4)
     for tick in range(102, 108):
         # Two that speak in turn are both alive.
-        traffic.alive("two", float(tick))
+        traffic.alive("two", float(tick), 1)
         assert {one.request.id for one in traffic.there(104.5)} == {"r1", "r2", "r3", "r4"}
-    traffic.alive("two", 109.0)
+    traffic.alive("two", 109.0, 1)
     assert {one.request.id for one in traffic.there(104.5)} == {"r1", "r4"}, "those that ended, and what came to the other"
-    traffic.alive("two", 50.0)
+    traffic.alive("two", 50.0, 1)
     assert {one.request.id for one in traffic.there(104.5)} == {"r1", "r4"}
+
+
+def test_what_came_to_a_gateway_before_it_was_started_again_under_its_name_is_not_open_any_more():
+    traffic = Traffic()
+    traffic.completion(completion(1, 90.0, 50, total_ms=20_000.0))
+    traffic.features(features_of(2, 99.0))
+    traffic.alive("one", 100.0, 8)
+    # What comes out of order is no restart.
+    traffic.alive("one", 99.5, 7)
+    traffic.alive("one", 100.5, 9)
+    assert {one.request.id for one in traffic.there(101.0)} == {"r1", "r2"}
+    traffic.features(features_of(3, 101.5))
+    traffic.alive("one", 102.0, 1)
+    assert {one.request.id for one in traffic.there(102.0)} == {"r1", "r3"}, "those that ended, and what came since"
 
 
 def test_a_refused_request_is_not_open_though_its_features_come_later():

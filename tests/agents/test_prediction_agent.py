@@ -14,10 +14,13 @@ from typing_kit import all_of_type, known
 
 from hmas.agents.model_store.comparison import Verdict
 from hmas.agents.model_store.store import ModelStore
+from hmas.agents.prediction import agent as agent_module
+from hmas.agents.prediction import refitting
 from hmas.agents.prediction.agent import REPORT_EVERY_S, make_agent
 from hmas.agents.prediction.regressor import KIND, SHIPPED, load_regressor
 from hmas.agents.runtime.work import BRIEF_MS, Deferred, Pace
 from hmas.controller.config.schema import AgentsConfig, Config
+from hmas.controller.core.errors import ModelError
 from hmas.controller.core.messages import Completion, Event, ModelReport, RequestCost, RequestFeatures, SystemSnapshot
 from hmas.controller.core.types import OutcomeKind
 from hmas.controller.runtime.clock import SystemClock
@@ -172,6 +175,87 @@ def test_a_verdict_on_a_shadow_does_not_touch_one_that_was_set_meanwhile(tmp_pat
     assert (store.choice(KIND).current, store.choice(KIND).shadow) == ("", other)
 
 
+BETTER = Verdict(better=True, pairs=1_000_000, gain=0.1, evidence=30.0)
+
+
+def test_a_shadow_is_compared_anew_with_another_model_in_force(tmp_path, monkeypatch):
+    store = ModelStore(tmp_path / "models")
+    for _ in range(2):
+        store.add(KIND, SHIPPED, load_regressor().card)
+    store.set_shadow(KIND, "v2")
+    agent = agent_in(tmp_path, model_promotion="auto")
+    shadow = known(agent.shadow)
+    monkeypatch.setattr(shadow, "judge", lambda *_: BETTER)
+    assert events(agent.on_tick(100.0), "model_promoted")
+    live(agent, 3, slow=1.0)
+    store.use(KIND, "v1")
+    done(agent.beside(103.0), 103.0)
+    assert agent.shadow is not shadow
+    assert known(agent.shadow).version == "v2"
+    assert not agent.model.unscored
+    assert agent.beside(104.0) is None, "it was better than the model that has gone"
+    assert (store.choice(KIND).current, store.choice(KIND).shadow) == ("v1", "v2")
+
+
+def test_a_version_that_was_rolled_back_is_told_again_from_the_shadow(tmp_path, monkeypatch):
+    monkeypatch.setattr(refitting.Shadow, "judge", lambda *_: BETTER)
+    store = ModelStore(tmp_path / "models")
+    store.set_shadow(KIND, store.add(KIND, SHIPPED, load_regressor().card))
+    agent = agent_in(tmp_path, model_promotion="auto")
+    for start_s in (100.0, 200.0):
+        assert [event.after for event in events(agent.on_tick(start_s), "model_promoted")] == ["v1"]
+        done(agent.beside(start_s + 1.0), start_s + 1.0)
+        assert store.choice(KIND).current == "v1"
+        done(agent.beside(start_s + 4.0), start_s + 4.0)
+        store.rollback(KIND)
+        store.set_shadow(KIND, "v1")
+        done(agent.beside(start_s + 7.0), start_s + 7.0)
+
+
+def test_a_promotion_that_the_store_could_not_write_is_tried_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(refitting.Shadow, "judge", lambda *_: BETTER)
+    store = ModelStore(tmp_path / "models")
+    store.set_shadow(KIND, store.add(KIND, SHIPPED, load_regressor().card))
+    agent = agent_in(tmp_path, model_promotion="auto")
+    assert events(agent.on_tick(100.0), "model_promoted")
+    with monkeypatch.context() as full:
+        full.setattr(ModelStore, "_write", refused)
+        with pytest.raises(ModelError, match="no space"):
+            done(agent.beside(101.0), 101.0)
+    assert agent.beside(102.0) is None, "not at once"
+    assert events(agent.on_tick(111.0), "model_promoted") == []
+    done(agent.beside(112.0), 112.0)
+    assert store.choice(KIND).current == "v1"
+
+
+def refused(*_args):
+    raise ModelError("choice.json cannot be written: no space left on device")
+
+
+@pytest.mark.parametrize(
+    ("method", "left", "said"),
+    [(None, ("", "v2"), "reads along"), ("set_shadow", ("", "v1"), "stays in the store"), ("use", ("v1", ""), "stays in the store")],
+)
+def test_a_refit_leaves_what_was_chosen_while_it_trained(tmp_path, monkeypatch, method, left, said):
+    store = ModelStore(tmp_path / "models")
+    store.add(KIND, SHIPPED, load_regressor().card)
+
+    def refit(*_args):
+        if method is not None:
+            getattr(store, method)(KIND, "v1")
+        return load_regressor(), {"old": 1.0, "new": 0.5}
+
+    monkeypatch.setattr(refitting, "refit", refit)
+    monkeypatch.setattr(agent_module, "due", lambda *_: True)
+    agent = agent_in(tmp_path)
+    live(agent, 3, slow=1.0)
+    done(agent.beside(200.0), 200.0)
+    (event,) = events(agent.on_tick(201.0), "model_refitted")
+    assert event.after == "v2"
+    assert said in event.reason
+    assert (store.choice(KIND).current, store.choice(KIND).shadow) == left
+
+
 def test_a_broken_choice_leaves_the_model_in_force_and_is_told(tmp_path):
     store = ModelStore(tmp_path / "models")
     version = store.add(KIND, SHIPPED, load_regressor().card)
@@ -248,7 +332,7 @@ async def test_ticks_go_on_while_trees_are_gone_through_and_every_request_is_ans
         assert await running.bus.latest("hmas:costs", 10) == []
         gate.set()
         assert {cost.request_id for cost in await running.answers(3)} == {"r0", "r1", "r2"}
-    assert slow.threads == {"prediction-work_0"}
+    assert {name.rsplit("_", 1)[0] for name in slow.threads} == {"prediction-work"}
 
 
 def test_a_few_rows_stay_on_the_loop_once_it_is_known_that_they_take_but_a_moment(tmp_path):

@@ -257,6 +257,28 @@ def test_an_instance_that_has_left_is_kept_for_minutes_and_then_forgotten():
     assert set(model.instances) == {"a"}
 
 
+@pytest.mark.parametrize(
+    ("change", "is_kept"),
+    [({}, True), ({"profile": "other"}, False), ({"models": ["n"]}, False), ({"models": ["m", "n"]}, True), ({"models": []}, True)],
+)
+def test_an_instance_that_is_back_with_another_profile_or_other_models_starts_anew(change, is_kept):
+    known = {"other": (Step(5.0, 0.1, 0.01), "1xh100")}
+    model = PredictionModel(None, prior_named=lambda profile: known.get(profile, (None, "unknown")))
+    model.observe(snapshot(view(models=["m"])))
+    model.predict([features()], 100.0)
+    model.learn(completion())
+    learnt = model.instances["a"].fit.speed
+    assert learnt != UNKNOWN_SPEED
+    model.observe(snapshot(view(models=[]), at_s=101.0))
+    model.observe(snapshot(at_s=102.0))
+    model.observe(snapshot(view(**({"models": ["m"]} | change)), at_s=103.0))
+    back = model.instances["a"]
+    expected, hardware = known.get(change.get("profile"), (UNKNOWN_SPEED, "unknown"))
+    assert back.fit.speed == (learnt if is_kept else expected)
+    assert back.hardware == hardware
+    assert back.tracks["ttft"].watch.count == is_kept
+
+
 def test_an_outage_is_no_burst_of_prompts():
     model = PredictionModel(None)
 

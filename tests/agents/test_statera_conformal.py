@@ -107,3 +107,20 @@ def test_models_are_bounded_and_one_alone_needs_no_bounds_of_its_own():
     for number in range(3000):
         lengths.learn(completion(1000 + number, float(number), model=f"m{number // 30}"))
     assert len({bound.model for bound in lengths.bounds()}) == 1 + MODELS
+
+
+@pytest.mark.parametrize("nothing", [{"output_tokens": 0}, {"predicted_output_tokens": 0.0}, {"sequences": 2}])
+def test_a_request_that_shows_no_length_makes_no_model_known(nothing):
+    """Requests with a wrong model name end like this, and there may be any number of names."""
+    lengths = ModelLengths(0.1)
+    lengths.learn(completion(0, 0.0, model="wrong", **nothing))
+    for number in range(100):
+        lengths.learn(completion(1 + number, 0.0, model="m"))
+    assert {bound.model for bound in lengths.bounds()} == {""}, "m is alone"
+    for number in range(100):
+        lengths.learn(completion(200 + number, 0.0, model="n"))
+    before = lengths.bounds()
+    assert {bound.model for bound in before} == {"n", ""}
+    for number in range(2 * MODELS):
+        lengths.learn(completion(400 + number, 0.0, model=f"wrong-{number}", **nothing))
+    assert lengths.bounds() == before

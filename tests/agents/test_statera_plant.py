@@ -198,6 +198,18 @@ def test_an_instance_that_is_down_keeps_its_window_and_teaches_nothing():
     assert {action.n_run for action in said} == {12}
 
 
+def test_what_an_engine_has_shown_is_forgotten_when_it_serves_other_models():
+    model = StateraModel()
+    model.observe(short_view(3000.0, instances=[instance(models=["m"])]), 3000.0)
+    plant = model.instances["i0"].plant = taught(base_ms=15.0, slope_ms=1.2, n=12, slos_ms=[60.0])
+    for number, models in enumerate((["m"], [], ["l", "m"], ["l"], [])):
+        model.observe(short_view(3001.0 + number, instances=[instance(models=models)]), 3001.0 + number)
+        assert plant.ready
+    model.observe(short_view(3010.0, instances=[instance(models=["n"])]), 3010.0)
+    assert not plant.ready
+    assert (plant.service_s, plant.tpot.n_max, plant.tpot.predict(12.0)) == (0.0, 0.0, 0.0)
+
+
 def test_it_says_what_changes_at_once_and_the_rest_now_and_then():
     model = StateraModel(n_run_start=16, period_s=0.5)
     said = []

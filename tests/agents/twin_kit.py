@@ -117,16 +117,18 @@ def served_fleet(rate_s: float = 0.02) -> tuple[FleetModel, float]:
     return fleet, now_s
 
 
-def twin_of(window, **more) -> tuple[Twin, float]:
-    """A twin that has seen the window served by `demo-small`."""
+def twin_of(window, told_of=None, **more) -> tuple[Twin, float]:
+    """A twin that has seen the window served by `demo-small`, or of its requests only `told_of`."""
     settings: dict[str, Any] = {"admission": PLAIN, "window_s": 120.0, "budget_s": 20.0}
     twin = Twin(FleetModel(lambda _name: load_profile("demo-small")), TwinSettings(**(settings | more)))
-    for one in window:
+    for one in window if told_of is None else told_of:
         twin.traffic.keep(one)
     now_s = window[-1].request.arrival_s
-    still = [one for one in window if not one.has_ended]
-    overdue = sum(one.dispatched_s > now_s and one.request.arrival_s + one.believed.slo.ttft_ms / 1000.0 <= now_s for one in still)
-    twin.observe(told(now_s, n_run=32, capacity_n_run=32, overdue=overdue))
+    still = [one for one in window if not one.has_ended and one.request.arrival_s < now_s]
+    waiting = [one for one in still if one.dispatched_s > now_s]
+    overdue = sum(one.request.arrival_s + one.believed.slo.ttft_ms / 1000.0 <= now_s for one in waiting)
+    snapshot = told(now_s, n_run=32, capacity_n_run=32, in_flight=len(still) - len(waiting), overdue=overdue)
+    twin.observe(replace(snapshot, queued=len(waiting)))
     return twin, now_s
 
 

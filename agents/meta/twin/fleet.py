@@ -31,9 +31,14 @@ STRETCH_STEP = 0.2
 
 
 class Regulated:
-    """Windows and guard factors that statera gave an instance. A replay applies them at the same times, in place of statera."""
+    """Windows and guard factors that an instance had from statera, or without it. A replay applies them at the same times.
+
+    Attributes:
+        said_s: Time of statera's last action, which may have repeated the one before.
+    """
 
     def __init__(self) -> None:
+        self.said_s = -math.inf
         self._given: deque[tuple[float, Controls]] = deque(maxlen=CONTROLS_KEPT)
 
     def add(self, at_s: float, controls: Controls) -> None:
@@ -57,18 +62,20 @@ class FleetModel:
     Args:
         profile_named: The profile that a configured name stands for, None if it stands for none; it applies until enough completions are
             known.
+        stale_after_s: Silence of statera after which the gateway ignores its last action.
 
     Attributes:
         overdue: Requests in the queue at the last snapshot although their first token was due.
-        in_flight: Requests that ran then.
+        in_flight: Requests that ran then. `still_open`: those that waited or ran.
         weights: The tenants' weights then, of those with another than 1.
     """
 
-    def __init__(self, profile_named: Callable[[str], Profile | None] = lambda _name: None) -> None:
+    def __init__(self, profile_named: Callable[[str], Profile | None] = lambda _name: None, stale_after_s: float = math.inf) -> None:
         self._profile_named = profile_named
+        self._stale_after_s = stale_after_s
         self._views: list[InstanceView] = []
         self._forced: frozenset[str] = frozenset()
-        self.overdue = self.in_flight = 0
+        self.overdue = self.in_flight = self.still_open = 0
         self.weights: dict[str, float] = {}
         self._seen_s = float("-inf")
         self._fits: dict[str, CountedSteps] = {}
@@ -88,8 +95,10 @@ class FleetModel:
 
     def observe(self, snapshot: SystemSnapshot) -> None:
         """Takes the instances' state from a snapshot."""
+        served = {view.name: view.models for view in self._views}
         self._views, self._forced = snapshot.instances, frozenset(snapshot.forced)
         self.overdue, self.in_flight = snapshot.overdue, sum(view.in_flight for view in snapshot.instances)
+        self.still_open = snapshot.queued + self.in_flight
         self._seen_s, self.weights = snapshot.sent_s, snapshot.tenant_weights
         names = {view.name for view in snapshot.instances}
         for gone in self._fits.keys() - names:
@@ -97,7 +106,15 @@ class FleetModel:
             self._ended_s.pop(gone, None)
             self._regulated.pop(gone, None)
         for view in snapshot.instances:
+            before = served.get(view.name, [])
+            if before and view.models and set(before).isdisjoint(view.models):
+                # What was measured is another model's speed.
+                del self._fits[view.name]
             fit = self._fits.setdefault(view.name, CountedSteps())
+            given = self._regulated.get(view.name)
+            if given is not None and snapshot.sent_s - given.said_s > self._stale_after_s:
+                # The gateway has fallen back to controls of its own.
+                given.add(snapshot.sent_s, _shown(view))
             if view.engine is not None and view.engine.kv_usage is not None:
                 fit.observe(view.engine.taken_s, view.engine.prompt_tokens_total, view.engine.generation_tokens_total)
 
@@ -110,8 +127,9 @@ class FleetModel:
     def regulated(self, action: ControlAction) -> None:
         """Records the controls that statera gave an instance, whether or not they are active."""
         if action.instance in self._fits:
-            given = Controls(n_run=action.n_run, guard=action.guard)
-            self._regulated.setdefault(action.instance, Regulated()).add(action.sent_s, given)
+            given = self._regulated.setdefault(action.instance, Regulated())
+            given.said_s = action.sent_s
+            given.add(action.sent_s, Controls(n_run=action.n_run, guard=action.guard))
 
     def correct(self, ratio: float) -> None:
         """Takes the factor by which the same requests were slower in reality than in the replay."""
@@ -145,7 +163,7 @@ class FleetModel:
                     profile=profile,
                     regulated=self._regulated[view.name].since(now_s - window_s)
                     if view.name in self._regulated
-                    else ((now_s, Controls(n_run=max(1, view.n_run))),),
+                    else ((now_s, _shown(view)),),
                     ceiling=max(1, min(OPEN_WINDOW, view.capacity_n_run)),
                     token_budget=view.token_budget if 0 < view.token_budget <= CONTEXT else None,
                     first_token_overhead_ms=view.first_token_overhead_ms if 0.0 < view.first_token_overhead_ms < LEAD_MS_MOST else 0.0,
@@ -160,6 +178,11 @@ class FleetModel:
         if fit is not None and fit.samples >= SAMPLES_MIN and (step := fit.step) is not None:
             return profile_of(step.stretched(self.stretch), view)
         return self._profile_named(view.profile)
+
+
+def _shown(view: InstanceView) -> Controls:
+    """Returns the controls that are active at an instance; a share of the TPOT guard that was set explicitly has no factor."""
+    return Controls(n_run=max(1, view.n_run), guard=view.guard or 1.0)
 
 
 def profile_of(step: Step, view: InstanceView) -> Profile:

@@ -5,6 +5,7 @@ window is exactly as uncertain as the scheduler's own knowledge of it.
 """
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from math import inf, isfinite
 from operator import attrgetter
 
@@ -98,7 +99,7 @@ class Traffic:
         self._limit = limit
         self._asked: OrderedDict[str, PastRequest] = OrderedDict()
         self._refused = RecentIds(REFUSED_KEPT)
-        self._gateways: dict[str, float] = {}
+        self._gateways: dict[str, tuple[float, int]] = {}
         self.heard_s = float("-inf")
 
     def __len__(self) -> int:
@@ -167,25 +168,62 @@ class Traffic:
             )
         )
 
-    def alive(self, gateway: str, now_s: float) -> None:
-        """Records a sign of life of a gateway. If a gateway is silent while another reports, its open requests are lost with it."""
-        self._gateways[gateway] = now_s
-        for silent, last_s in [(name, at_s) for name, at_s in self._gateways.items() if abs(now_s - at_s) > GONE_S]:
-            del self._gateways[silent]
+    def alive(self, gateway: str, now_s: float, arrived_total: int) -> None:
+        """Records a sign of life of a gateway with its counter of arrivals. When a gateway ends, its open requests are lost with it.
+
+        It has ended if it is silent while another reports. It has ended, too, if its counter has fallen: it was started again then, which
+        in a container leaves its name as it was.
+        """
+        last_s, arrived_before = self._gateways.get(gateway, (now_s, 0))
+        self._gateways[gateway] = now_s, arrived_total
+        # A snapshot that is older than the last one comes out of order, and says nothing of a restart.
+        ended_s = [last_s] if arrived_total < arrived_before and now_s >= last_s else []
+        for silent, (at_s, _) in list(self._gateways.items()):
+            if abs(now_s - at_s) > GONE_S:
+                del self._gateways[silent]
+                ended_s.append(at_s)
+        for last_s in ended_s:
             for lost in [one.request.id for one in self._asked.values() if not one.has_ended and one.request.arrival_s <= last_s]:
                 del self._asked[lost]
 
-    def window(self, start_s: float, end_s: float, most: int) -> list[PastRequest]:
-        """Returns the requests that arrived in a span, by arrival; if there are more than `most`, the newest."""
-        found = [asked for asked in self._asked.values() if start_s <= asked.request.arrival_s < end_s]
+    def window(self, start_s: float, end_s: float, most: int, more: Sequence[PastRequest] = ()) -> list[PastRequest]:
+        """Returns the requests that arrived in a span, by arrival; if there are more than `most`, the newest. `more`: taken like them."""
+        found = [asked for asked in (*self._asked.values(), *more) if start_s <= asked.request.arrival_s < end_s]
         found.sort(key=attrgetter("request.arrival_s"))
         return found[-most:] if most else []
 
-    def there(self, start_s: float) -> list[PastRequest]:
-        """Returns the requests open at the start of a span, by arrival; those so old that their end was probably missed are left out."""
+    def there(self, start_s: float, more: Sequence[PastRequest] = ()) -> list[PastRequest]:
+        """Returns the requests open at the start of a span, by arrival; those so old that their end was probably missed are left out.
+
+        `more`: taken like the known ones.
+        """
         first_s = start_s - LOST_S
-        found = [asked for asked in self._asked.values() if first_s <= asked.request.arrival_s < start_s < asked.ended_s]
+        found = [asked for asked in (*self._asked.values(), *more) if first_s <= asked.request.arrival_s < start_s < asked.ended_s]
         found.sort(key=attrgetter("request.arrival_s"))
+        return found
+
+    def stand_ins(self, still_open: int, now_s: float) -> list[PastRequest]:
+        """Returns copies of known open requests in place of the unknown ones, by arrival; none if no open request is known.
+
+        Only perception's features tell of a request before it has ended. By default (`agents.ask: waiting`) it is asked about only a
+        sample of the requests that are sent at once or whose targets and length are known. Without the others a replay would lack most of
+        the queue of an overload, and long answers that still run, so it would look better than what happened. To count fewer misses
+        instead would leave the replay too light. A known request stands for those that came after it, so its copies are spread evenly up
+        to the next known arrival.
+
+        Args:
+            still_open: Number of waiting and running requests, as the gateway counts them.
+            now_s: The time.
+        """
+        known = [one for one in self.there(now_s) if not one.has_ended]
+        unknown = min(self._limit, still_open - len(known)) if known else 0
+        arrivals_s = [*(one.request.arrival_s for one in known), now_s]
+        found: list[PastRequest] = []
+        for number in range(unknown):
+            place, share = divmod((number + 0.5) * len(known) / unknown, 1.0)
+            one, (before_s, after_s) = known[int(place)], arrivals_s[int(place) : int(place) + 2]
+            request = replace(one.request, id=f"{one.request.id}~{number}", arrival_s=before_s + share * (after_s - before_s))
+            found.append(replace(one, request=request))
         return found
 
     def keep(self, asked: PastRequest) -> None:

@@ -156,7 +156,7 @@ class Twin:
         if isinstance(message, SystemSnapshot):
             self.fleet.observe(message)
             self.cost_thresholds.observe(message)
-            self.traffic.alive(message.gateway, message.sent_s)
+            self.traffic.alive(message.gateway, message.sent_s, message.arrived_total)
         elif isinstance(message, ControlAction):
             self.fleet.regulated(message)
         elif isinstance(message, Completion):
@@ -189,7 +189,8 @@ class Twin:
         none: a policy that serves all in turn is the last to miss deadlines, and looks best until it does.
         """
         start_s = now_s - self._settings.window_s * (1.0 + LEAD)
-        asked = len(self.traffic.window(start_s, now_s, REQUESTS_MOST)) + len(self.traffic.there(start_s))
+        unknown = self.traffic.stand_ins(self.fleet.still_open, now_s)
+        asked = len(self.traffic.window(start_s, now_s, REQUESTS_MOST, unknown)) + len(self.traffic.there(start_s, unknown))
         # Of many instances a part is enough, unless it matters which of them gets a request.
         needed = asked if routed else min(asked, max(ENOUGH, asked // max(1, self.fleet.size)))
         return max(LEAST, min(MOST, int(self._affordable / max(1, needed))))
@@ -221,7 +222,9 @@ class Twin:
         if not plants:
             return why
         start_s = now_s - settings.window_s * (1.0 + LEAD)
-        asked = self.traffic.window(start_s, now_s, REQUESTS_MOST)
+        fleet, traffic = self.fleet, self.traffic
+        unknown = traffic.stand_ins(fleet.still_open, now_s)
+        asked = traffic.window(start_s, now_s, REQUESTS_MOST, unknown)
         if len(asked) < REQUESTS_MIN:
             return f"{len(asked)} requests within {now_s - start_s:.0f} s are too few to replay"
         most = max(REQUESTS_MIN, int(self._affordable / (len(candidates) + (1.0 + STRESS) * len(stress_replayed))))
@@ -233,10 +236,11 @@ class Twin:
             return "no request falls to the part of the fleet that could be replayed"
         first_s = asked[0].request.arrival_s
         # The same sample includes the initial state, and repeats the newest part at the end.
-        fleet, traffic = self.fleet, self.traffic
-        makes_way = settings.admission.overdue != "keep"
-        still = open_of(traffic.there(now_s), now_s, in_flight=fleet.in_flight, overdue=fleet.overdue, makes_way=makes_way)
-        there, left_out = carried(part.of(traffic.there(first_s)), first_s, most - newest, still)
+        opened, makes_way = traffic.there(now_s, unknown), settings.admission.overdue != "keep"
+        # Without any known open request there are no stand-ins either: the replay can miss no more than it has.
+        overdue = min(fleet.overdue, len(opened))
+        still = open_of(opened, now_s, in_flight=fleet.in_flight, overdue=overdue, makes_way=makes_way)
+        there, left_out = carried(part.of(traffic.there(first_s, unknown)), first_s, most - newest, still)
         from_s = first_s + LEAD / (1.0 + LEAD) * (asked[-1].request.arrival_s - first_s)
         world = ReplayScenario(
             asked=(*self.lengths.draw((*there, *asked, *_once_more(asked, now_s, TAIL * settings.window_s)), still.running),),
@@ -245,7 +249,7 @@ class Twin:
             from_s=from_s,
             until_s=now_s,
             cost_threshold=self.cost_thresholds.at(now_s),
-            overdue=max(0.0, part.share * fleet.overdue - left_out),
+            overdue=max(0.0, part.share * overdue - left_out),
             routing=settings.routing,
             weights=fleet.weights,
         )
