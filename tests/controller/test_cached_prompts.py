@@ -66,15 +66,16 @@ def test_only_what_has_to_be_computed_is_work():
     assert made.instances["i0"].prefill_tokens == 0
 
 
-def test_near_the_target_a_cached_prompt_counts_as_the_usual_one():
+def test_a_cached_prompt_counts_as_a_step_and_a_half_at_least():
+    """At 36 ms a token the answer in flight can bear 160 ms more; what the prompt has to compute takes 20."""
     made = build()
     waiting = submit(made, "a")
     for one in made.instances.values():
-        one.token_ms = 30.0
+        one.token_ms = 36.0
+    made.set_tpot_guard(0.3)
     assert made.dispatch(0.2) == []
     assert waiting.blocked == GUARD
-    for one in made.instances.values():
-        one.token_ms = 20.0
+    made.set_tpot_guard(0.35)
     assert [one.instance for one in made.dispatch(0.2)] == ["i0"]
 
 
