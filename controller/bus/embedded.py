@@ -196,7 +196,10 @@ class EmbeddedServer:
 
 def _lock_file(path: Path) -> int:
     """Locks the directory. The server inherits the lock, so a new server waits until the old one and its socket are gone."""
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise BusError(f"{path} cannot be opened: {error.strerror}; allowed: a state_dir that this user may write") from error
     deadline_s = time.monotonic() + STOP_TIMEOUT_S
     while True:
         try:
@@ -213,12 +216,13 @@ def _lock_file(path: Path) -> int:
 
 
 def _answers_ping(path: Path) -> bool:
+    """Whether a server is there; one that still loads its data is, and its clients wait for it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(1.0)
         try:
             client.connect(str(path))
             client.sendall(b"PING\r\n")
-            return client.recv(64).startswith(b"+PONG")
+            return client.recv(64).startswith((b"+PONG", b"-LOADING"))
         except OSError:
             return False
 

@@ -66,6 +66,7 @@ class Link:
     health: BusHealth = field(default_factory=lambda: BusHealth(connected=False, detail=NOT_YET))
     closed: bool = False
     _clients: set[RedisClient] = field(default_factory=set)
+    _refuses: bool = False
 
     def client(self, *, block_s: float = 0.0, retries: int = 0) -> RedisClient:
         """Makes a new client.
@@ -111,14 +112,21 @@ class Link:
         """The address without user and password, for logs and errors."""
         return without_secrets(self.url)
 
-    def works(self) -> None:
-        """Records that an exchange with the server succeeded."""
+    def works(self, *, sent: bool = False) -> None:
+        """Records that an exchange with the server succeeded; `sent`: it took messages, or would have.
+
+        A server may answer readers and refuse messages (its memory or disk is full, or it is a replica): then it is not there.
+        """
+        if self._refuses and not sent:
+            return
+        self._refuses = False
         if not self.health.connected:
             log.info("bus connected: %s", self.shown)
             self.health = replace(self.health, connected=True, detail="")
 
-    def lost(self, error: BaseException) -> None:
-        """Records that an exchange failed. Logs only the loss of the connection, not every later attempt."""
+    def lost(self, error: BaseException, *, sent: bool = False) -> None:
+        """Records that an exchange failed. Logs only the loss of the connection, not every later attempt. `sent`: as in `works`."""
+        self._refuses = self._refuses or sent
         first = self.health.connected or self.health.detail == NOT_YET
         losses = self.health.losses + self.health.connected
         self.health = replace(self.health, connected=False, detail=f"{type(error).__name__}: {error}", losses=losses)

@@ -136,7 +136,7 @@ class Sender:
         if self._backoff.failures:
             self._backoff.reset()
         if not link.health.connected:
-            link.works()
+            link.works(sent=True)
         if self._waiting:
             if self._timer is None:
                 self._flush()
@@ -150,7 +150,7 @@ class Sender:
                 try:
                     await self._keep(client)
                 except LOST as error:
-                    self._link.lost(error)
+                    self._link.lost(error, sent=True)
                     await asyncio.sleep(self._backoff.next_s())
         finally:
             await self._link.release(client)
@@ -169,7 +169,7 @@ class Sender:
             wire = self._wire = Wire(connection, self._answered, self._flush)
             if not self._waiting:
                 # Otherwise the first answers show whether the server accepts messages.
-                self._link.works()
+                self._link.works(sent=True)
             self._flush()
             await self._watch(wire)
         finally:

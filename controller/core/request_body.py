@@ -148,7 +148,7 @@ def read_call(path: str, document: dict[str, Any], only_model: str = "", block_s
     choices = _read_choices(document, prompts)
     # With `echo` a cap of 0 asks for scores of the prompt alone (lm-eval). It counts as 1: an engine takes a step for it, too.
     echoes = not is_chat and document.get("echo") is True
-    cap = _read_cap(document, prompts * choices, least=0 if echoes else 1)
+    cap = _read_cap(document, prompts * choices, is_chat=is_chat, least=0 if echoes else 1)
     cut = texts.cut()
     return Call(
         path=path,
@@ -333,8 +333,9 @@ def _read_choices(document: dict[str, Any], prompts: int) -> int:
     return choices
 
 
-def _read_cap(document: dict[str, Any], sequences: int, *, least: int) -> int | None:
-    cap = _read_int(document, "max_completion_tokens", least, INT_LIMIT)
+def _read_cap(document: dict[str, Any], sequences: int, *, is_chat: bool, least: int) -> int | None:
+    # For a completion, engines ignore the name that only chats have.
+    cap = _read_int(document, "max_completion_tokens", least, INT_LIMIT) if is_chat else None
     if cap is None:
         cap = _read_int(document, "max_tokens", least, INT_LIMIT)
     return None if cap is None else max(1, cap) * sequences

@@ -54,7 +54,11 @@ class Metrics(Observer):
         self.requests = counter("hmas_requests", "Requests that ended, by outcome.", ["tenant", "outcome"])
         self.slo_met = counter("hmas_slo_met_requests", "Requests that met both of their targets.", ["tenant"])
         self._refused = counter("hmas_refused_requests", "Requests answered with an error before they were queued, by its code.", ["code"])
-        self.tokens = counter("hmas_tokens", "Tokens, by direction (prompt tokens are estimates).", ["direction"])
+        self.tokens = counter(
+            "hmas_tokens",
+            "Tokens of requests that got an answer or a part of one, by direction (prompt tokens are estimates).",
+            ["direction"],
+        )
         self.tenant_tokens = counter(
             "hmas_tenant_tokens", "Tokens of requests that were served, by tenant and direction.", ["tenant", "direction"]
         )
@@ -157,9 +161,9 @@ class Metrics(Observer):
             of_tenant.tpot.observe(completion.tpot_ms / 1000.0)
         if completion.outcome is OutcomeKind.COMPLETED:
             self.duration.observe(completion.total_ms / 1000.0)
-            self._prompt_tokens.inc(completion.prompt_tokens)
-        self._output_tokens.inc(completion.output_tokens)
         if completion.output_tokens:
+            self._prompt_tokens.inc(completion.prompt_tokens)
+            self._output_tokens.inc(completion.output_tokens)
             of_tenant.prompt.inc(completion.prompt_tokens)
             of_tenant.output.inc(completion.output_tokens)
 

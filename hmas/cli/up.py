@@ -147,7 +147,7 @@ async def _watch(server: EmbeddedServer) -> None:
             log.warning("the embedded bus server has ended; starting it again")
             try:
                 server.start()
-            except BusError as error:
+            except (BusError, OSError) as error:
                 log.warning("%s", error)
 
 

@@ -274,6 +274,18 @@ def test_no_answer_is_expected_beyond_twice_the_longest_and_a_longer_one_counts_
     assert longest.bound(groups) == pytest.approx(math.log(100_000.0))
 
 
+def test_answers_that_a_cap_has_cut_off_are_no_evidence_that_none_is_longer():
+    longest = LongestAnswers(20_000.0)
+    groups = (("m", "sim"), ("n", "t"))
+    for _ in range(1000):
+        longest.learn(groups, math.log(8.0), censored=True)
+    assert (longest.bound(groups), len(longest)) == (pytest.approx(math.log(20_000.0)), 0)
+    for _ in range(1000):
+        longest.learn(groups, math.log(300.0))
+    longest.learn(groups, math.log(4000.0), censored=True)
+    assert longest.bound(groups) >= math.log(8000.0), "there are answers of 4,000 tokens at least"
+
+
 @pytest.mark.parametrize(
     ("text", "tokens"),
     [

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hmas.controller.config.section import TenantConfig
+from hmas.controller.core.bodies.messages import MESSAGES
 from hmas.controller.core.bodies.responses import RESPONSES
 from hmas.controller.core.errors import BodyError
 from hmas.controller.core.prompt_texts import EXCERPT_HEAD, EXCERPT_TAIL, HISTORY_CHARS
@@ -90,8 +91,17 @@ def test_a_prompt_may_come_as_embeddings(prompt: dict[str, object]):
             read_call(COMPLETIONS, {"model": "m", **prompt, "prompt_embeds": wrong})
 
 
+def test_a_cut_of_the_prompt_that_engines_ignore_changes_nothing():
+    for path, name in ((MESSAGES, "messages"), (RESPONSES, "input")):
+        document = {"model": "m", name: [{"role": "user", "content": "word " * 500}], "max_tokens": 5}
+        cut = read_call(path, {**document, "truncate_prompt_tokens": 1})
+        assert cut.prompt_tokens == read_call(path, document).prompt_tokens > 400
+
+
 def test_the_newer_cap_wins_and_choices_multiply_it():
     assert chat_call("x", max_tokens=5, max_completion_tokens=7).max_output_tokens == 7
+    completion = read_call(COMPLETIONS, {"model": "m", "prompt": "x", "max_tokens": 4000, "max_completion_tokens": 1})
+    assert completion.max_output_tokens == 4000, "engines ignore the name that only chats have"
     assert chat_call("x", max_tokens=5, n=3).max_output_tokens == 15
     assert chat_call("x", max_tokens=None).max_output_tokens is None
 

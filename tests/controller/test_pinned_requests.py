@@ -15,6 +15,7 @@ from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.engines.base import EngineSnapshot
+from hmas.engines.openai import OpenAIEngine
 
 PATH = "/v1/responses"
 
@@ -168,7 +169,15 @@ async def test_a_follow_up_that_its_engine_fails_is_sent_to_no_other(tmp_path: P
 async def test_a_follow_up_on_a_stale_connection_goes_to_the_same_engine_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(KeptResponses, "holder_of_previous", lambda *_: ("b", 0))
     engines = ClosingEngine(closes=0), ClosingEngine(closes=1)
+    aborted: list[str] = []
+
+    async def abort(_: object, request_id: str) -> bool:
+        aborted.append(request_id)
+        return True
+
+    monkeypatch.setattr(OpenAIEngine, "abort", abort)
     async with before(tmp_path, *engines) as rig:
         await rig.post(ask(previous_response_id="resp_1"), PATH)
         assert rig.balanced()
     assert [engine.posts for engine in engines] == [0, 2]
+    assert aborted == [], "the second try has the same id"

@@ -27,11 +27,17 @@ class LongestAnswers:
         """Returns the log tokens that no answer to a request in these groups should exceed: the largest of the groups' own bounds."""
         return max(self._of(group) for group in groups)
 
-    def learn(self, groups: Sequence[Hashable], length: float) -> None:
-        """Takes the log length of an answer into account."""
+    def learn(self, groups: Sequence[Hashable], length: float, *, censored: bool = False) -> None:
+        """Takes the log length of an answer into account.
+
+        One that a cap has cut off (`censored`) shows only that answers are at least so long: it raises what is known, and is no evidence
+        that they are no longer.
+        """
         for group in groups:
             longest, answers = self._groups.get(group, (0.0, 0))
-            self._groups[group] = max(longest, length), answers + 1
+            if censored and not answers:
+                continue
+            self._groups[group] = max(longest, length), answers + (not censored)
             self._groups.move_to_end(group)
         while len(self._groups) > GROUPS:
             self._groups.popitem(last=False)

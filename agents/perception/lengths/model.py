@@ -186,7 +186,7 @@ class LengthModel:
         if forecast.inputs is not None:
             self._refine(forecast.inputs, surprise, total, forecast.member.groups[-1])
         self._effects.learn(forecast.member, surprise, total, informed)
-        self.longest.learn(forecast.bounded, length)
+        self.longest.learn(forecast.bounded, length, censored=censored)
 
     def learn_told(self, forecast: Forecast, output_tokens: int) -> None:
         """Learns from an answer whose prompt is not known here; `forecast` was made without it.
@@ -197,7 +197,8 @@ class LengthModel:
         if self.base is None:
             self.learn(forecast, output_tokens)
         elif output_tokens >= 1:
-            self.longest.learn(forecast.bounded, min(math.log(output_tokens), MAX_LOG))
+            length = min(math.log(output_tokens), MAX_LOG)
+            self.longest.learn(forecast.bounded, length, censored=length >= forecast.cap - 1e-9)
 
     def _expected(self, view: PromptView, reading: Reading, task: TaskType) -> tuple[list[float], Floats | None, str]:
         """Returns the quantiles for an average model, the inputs of the linear correction, and the source."""

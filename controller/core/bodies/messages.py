@@ -42,6 +42,7 @@ def chat_of_messages(document: dict[str, Any]) -> dict[str, Any]:
         "messages": messages,
         "max_completion_tokens": None,
         "n": None,
+        "truncate_prompt_tokens": None,
         "service_tier": None,
         "response_format": wanted.get("format") if isinstance(wanted, dict) else None,
     }

@@ -37,6 +37,7 @@ def chat_of_response(document: dict[str, Any]) -> dict[str, Any]:
         "max_completion_tokens": bounded_int("max_output_tokens", document.get("max_output_tokens"), 1, MAX_CAP),
         "max_tokens": None,
         "n": None,
+        "truncate_prompt_tokens": None,
         "response_format": text.get("format") if isinstance(text, dict) else None,
     }
 

@@ -273,7 +273,9 @@ class CompletionHandler:
         if isinstance(error, EngineFault) and error.refuses:
             self._fleet.avoid(live.instance, str(error), error.retry_after)
             return
-        self._stop_engine(live)
+        if not isinstance(error, StaleConnection):
+            # The engine has not read it there, and an abort could meet the next try, which has the same id.
+            self._stop_engine(live)
         if not isinstance(error, OnlyOpened):
             self._fleet.request_failed(live.instance, live.dispatched_s, str(error), live.body)
         self._fleet.connection_failed(live.instance, error)

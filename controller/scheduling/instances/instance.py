@@ -353,14 +353,14 @@ class Instance:
         request = run.entry.request
         del self.running[request.id]
         self._awaiting.pop(request.id, None)
-        self.in_flight -= 1
-        self.sequences -= request.sequences
+        self.in_flight, self.sequences = self.in_flight - 1, self.sequences - request.sequences
         self.token_ms = self.pace.token_ms(self.sequences)
         self._turn()
         self.in_flight_tokens -= run.expected_tokens
         self.tally.ended(request, now_s, begun=run.first_s is not None)
         if run.first_s is None:
             self.prefill_tokens -= run.to_compute
+            self._prefill_until_s = self._prefill_until_s if self._awaiting else now_s
         self.fence.release(request.id)
         self.preemptions.ended(request.id)
         self.version += 1
