@@ -99,7 +99,7 @@ class PredictionAgent:
         self.shadow: Shadow | None = None
         self._have = loaded.name
         self._fallback = ""
-        self._told_better = self._promote = self._dismiss = ""
+        self._told_better = self._told_ended = self._promote = self._dismiss = ""
         self._take_shadow(loaded, float("nan"))
         if loaded.error:
             self._fall_back(loaded, float("nan"))
@@ -240,7 +240,7 @@ class PredictionAgent:
             )
             self.model.unscored.clear()
             # A version may be in the shadow a second time, after a rollback: what was said of it then does not count.
-            self._told_better = self._promote = self._dismiss = ""
+            self._told_better = self._told_ended = self._promote = self._dismiss = ""
         after = self.shadow.version if self.shadow is not None else ""
         if before != after:
             self._note(now_s, "model_shadow", before, after, "chosen in the store")
@@ -255,7 +255,7 @@ class PredictionAgent:
             f"mean log error {done.before:.4f} before and {done.after:.4f} after on the newest fifth of the telemetry, which it did not see"
         )
         if done.version:
-            shadow = "it reads along" if done.in_shadow else "it stays in the store: by now the choice has another model or a shadow"
+            shadow = "it reads along" if done.in_shadow else "it stays in the store, because another model or a shadow was chosen meanwhile"
             self._note(now_s, "model_refitted", self._have, done.version, f"{figures}; {shadow}")
         else:
             self._note(now_s, "model_refitted", self._have, self._have, f"{figures}: not kept")
@@ -282,7 +282,9 @@ class PredictionAgent:
             self._promote = shadow.version
         elif not verdict.better and verdict.pairs >= GIVEN_UP * self._settings.model_shadow_completions:
             self._dismiss = shadow.version
-            self._note(now_s, "model_shadow_ended", shadow.version, "", f"no better than {self._have} on {verdict.pairs} requests")
+            if shadow.version != self._told_ended:
+                self._told_ended = shadow.version
+                self._note(now_s, "model_shadow_ended", shadow.version, "", f"no better than {self._have} on {verdict.pairs} requests")
 
     def _reports(self, now_s: float) -> list[Message]:
         figures = dict(self.model.board.figures())

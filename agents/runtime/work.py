@@ -2,6 +2,7 @@
 
 import asyncio
 import atexit
+import contextlib
 import inspect
 import math
 import os
@@ -19,7 +20,7 @@ T = TypeVar("T")
 BRIEF_MS = 3.0
 """Work below this duration runs on the event loop: the handover to a thread and back would cost about as much."""
 EXIT_WAIT_S = 5.0
-"""How long the exit of the process waits for work that is still running. A question to a server that hangs may take far longer."""
+"""How long the exit of the process waits for the work of each thread. A question to a server that hangs may take far longer."""
 SMOOTHED = 0.1
 """Weight of the newest measurement when the average duration rises."""
 
@@ -70,12 +71,15 @@ class Lane:
         self._nice = nice
         self._pieces: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._closed = False
 
     async def run(self, compute: Callable[[], T | Awaitable[T]]) -> T:
         """Runs `compute` without blocking the event loop and returns its result; exceptions of `compute` are raised here."""
         if inspect.iscoroutinefunction(compute):
             found: T = await compute()
             return found
+        if self._closed:
+            raise RuntimeError(f"{self._name} takes no more work: it is closed")
         if self._thread is None:
             # The interpreter would wait without a limit for a thread that is no daemon, such as that of an executor.
             self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
@@ -86,7 +90,8 @@ class Lane:
         return await asyncio.wrap_future(future)
 
     def close(self) -> None:
-        """Ends the thread once its current work is done; no more may be given. The process waits `EXIT_WAIT_S` for that when it exits."""
+        """Ends the thread once the work it has is done; no more may be given. The process waits `EXIT_WAIT_S` for that when it exits."""
+        self._closed = True
         if self._thread is not None:
             self._pieces.put(None)
             atexit.register(self._thread.join, EXIT_WAIT_S)
@@ -105,7 +110,9 @@ class Lane:
         if self._nice:
             # On Linux each thread has its own niceness.
             thread = threading.get_native_id()
-            os.setpriority(os.PRIO_PROCESS, thread, min(19, os.getpriority(os.PRIO_PROCESS, thread) + self._nice))
+            # A sandbox may forbid it: then the work does not yield.
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, thread, min(19, os.getpriority(os.PRIO_PROCESS, thread) + self._nice))
 
 
 def _settle(future: Future[T], compute: Callable[[], T]) -> None:

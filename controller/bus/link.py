@@ -113,7 +113,7 @@ class Link:
         return without_secrets(self.url)
 
     def works(self, *, sent: bool = False) -> None:
-        """Records that an exchange with the server succeeded; `sent`: it took messages, or would have.
+        """Records that an exchange with the server succeeded. `sent`: the sender reports it, with its messages taken or none waiting.
 
         A server may answer readers and refuse messages (its memory or disk is full, or it is a replica): then it is not there.
         """

@@ -194,5 +194,5 @@ class Sender:
         """Logs an unexpected end of the sender, which would otherwise show only as a silent bus."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            self._link.lost(error)
+            self._link.lost(error, sent=True)
             log.error("bus: the sender has died", exc_info=error)

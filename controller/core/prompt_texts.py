@@ -117,6 +117,8 @@ class PromptTexts:
             if message.called is not None:
                 pieces += [f"\0{text}" for text in message.called]
                 room -= sum(map(len, message.called))
+        if tools:
+            pieces.append(f"\0{tools}")
         text = "".join(pieces)
         most = min(len(text), BLOCK_CHARS * BLOCKS_MOST)
         return _chained(salt, [text[end - BLOCK_CHARS : end] for end in range(BLOCK_CHARS, most + 1, BLOCK_CHARS)])

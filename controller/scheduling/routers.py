@@ -22,12 +22,12 @@ class Routers:
         uses_blocks: Whether any router reads `Request.blocks`. `uses_times_alone`: whether any reads `Estimates.alone`.
     """
 
-    __slots__ = ("_hooks", "_routers", "_told", "fault", "faults", "uses_blocks", "uses_times_alone")
+    __slots__ = ("_hooks", "_routers", "_sent_by", "fault", "faults", "uses_blocks", "uses_times_alone")
 
     def __init__(self, router: Router) -> None:
         self._routers: dict[str, Router] = {ALL: router}
         self._hooks: dict[str, Router] = {}
-        self._told: dict[str, Router] = {}
+        self._sent_by: dict[str, Router] = {}
         self.faults = 0
         self.fault = ""
         self.uses_blocks = self.uses_times_alone = False
@@ -82,7 +82,7 @@ class Routers:
     def sent(self, entry: QueueEntry, instance: str, now_s: float) -> None:
         """Tells the request's router of its dispatch."""
         if self._hooks and (router := self._hook_of(entry.request.model)) is not None:
-            self._told[entry.request.id] = router
+            self._sent_by[entry.request.id] = router
             self._tell("sent", router, lambda hook: hook(entry, instance, now_s))
 
     def ended(self, request: Request, instance: str, cached_tokens: int | None) -> None:
@@ -90,7 +90,7 @@ class Routers:
 
         The request's model may have another router by now.
         """
-        if (router := self._told.pop(request.id, None)) is not None:
+        if (router := self._sent_by.pop(request.id, None)) is not None:
             self._tell("ended", router, lambda hook: hook(request, instance, cached_tokens))
 
     def left(self, instance: str) -> None:

@@ -105,7 +105,8 @@ def force(client: AdminClient, *, name: str, parameters: tuple[tuple[str, float]
     document = client.force_policy(name, parameters=dict(parameters), **hold)
     ends = ends_words(hold, "policy", "release")
     stays = f"{name} did not take over what waits, and is tried again; `hmas events --kind policy.refused` tells why"
-    fault = "" if document["name"] == name else stays
+    is_held = document["name"] == name and all(document["parameters"].get(key) == value for key, value in parameters)
+    fault = "" if is_held else stays
     show_held(client, document, lambda found: f"{policy_line(found)}\n{ends}", cli_id("policy"), as_json=as_json, fault=fault)
 
 

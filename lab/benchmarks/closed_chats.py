@@ -3,7 +3,7 @@
 Each user sends a question, reads the answer of 40 tokens, pauses for a second in the mean and asks on; four system prompts are shared. The
 engines are slower than their users, have blocks of 128 tokens as vLLM has on CPUs, and compute a prompt in one step.
 
-    python lab/benchmarks/closed_chats.py               # some 20 s: good answers, hit rate and TTFT, with each router
+    python lab/benchmarks/closed_chats.py               # some 20 s: good answers, hit rate and TTFT
     python lab/benchmarks/closed_chats.py --seeds 12
 """
 
@@ -54,7 +54,7 @@ PROFILE = msgspec.structs.replace(
 
 
 class Seen(NamedTuple):
-    """Answers, the share of them that met both targets, that of prompt tokens found cached, and TTFT in ms."""
+    """Answers, the share of requests that met both targets, that of prompt tokens found cached, and TTFT in ms."""
 
     answers: float
     good: float
@@ -127,7 +127,7 @@ def run(arm_name: str, seed: int) -> Seen:
         scheduler.set_controls(name, Controls(n_run=window))
     users = [User(number, seed) for number in range(USERS)]
 
-    def told(arrival: Arrival) -> Arrival:
+    def with_view(arrival: Arrival) -> Arrival:
         cached = InTheCaches(engines, arrival.block_hashes, BLOCK) if arm.exact else None
         return replace(arrival, request=msgspec.structs.replace(arrival.request, cached=cached))
 
@@ -135,14 +135,14 @@ def run(arm_name: str, seed: int) -> Seen:
         user = users[int(ended.entry.request.id.partition("-")[0])]
         at_s = now_s + user.pause_s()
         if at_s <= SECONDS:
-            yield told(user.asks(at_s))
+            yield with_view(user.asks(at_s))
 
-    first = sorted((told(user.asks(user.pause_s())) for user in users), key=lambda one: one.request.arrival_s)
+    first = sorted((with_view(user.asks(user.pause_s())) for user in users), key=lambda one: one.request.arrival_s)
     records = simulate(iter(first), engines, scheduler, followups=asks_on, until_s=math.inf).records
     ttfts_ms = sorted(record.ttft_ms if record.ttft_ms >= 0.0 else math.inf for record in records)
     hit = router.cached_tokens / max(1, router.prompt_tokens)
     good = fmean(record.slo_met for record in records)
-    return Seen(len(records), good, hit, percentile(ttfts_ms, 50), percentile(ttfts_ms, 95))
+    return Seen(sum(map(math.isfinite, ttfts_ms)), good, hit, percentile(ttfts_ms, 50), percentile(ttfts_ms, 95))
 
 
 def main() -> None:

@@ -177,7 +177,7 @@ def test_without_statera_the_gateways_own_controls_are_replayed():
 
 def test_an_instance_that_serves_another_model_is_measured_anew():
     fleet, now_s = served_fleet()
-    for models, is_known in ((["m"], True), (["m", "n"], True), ([], True), (["o"], True), (["m"], False)):
+    for models, is_known in ((["m"], True), (["m", "n"], True), ([], True), (["o"], False)):
         fleet.observe(told(now_s, engine(now_s, 0, 30_000), models=models))
         assert bool(fleet.plants(now_s, 60.0)[0]) == is_known, models
 

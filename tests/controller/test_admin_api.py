@@ -121,6 +121,7 @@ async def test_clearing_everything_takes_refused_files_with_it(tmp_path: Path):
         ("POST", "/admin/policy", {"policy": "lifo"}, 400, "$.policy.name", "lifo"),
         ("POST", "/admin/policy", {"policy": "edf", "parameters": {"nope": 1}}, 400, "$.policy", "nope"),
         ("POST", "/admin/policy", {"policy": "edf", "for_s": -1}, 400, "$.for_s", "366 days"),
+        ("POST", "/admin/policy", {"policy": "edf", "for_s": 0.5}, 400, "$.for_s", "at least 1"),
         ("POST", "/admin/policy", {"polcy": "edf"}, 400, "$.polcy", "allowed"),
         ("POST", "/admin/knobs", {"instance": "ghost", "n_run": 1}, 400, "$.knobs.ghost", "sim-1"),
         ("POST", "/admin/knobs", {"instance": 5, "n_run": 1}, 400, "$.instance", "sim-1"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing.registry import make_router
-from hmas.controller.scheduling.instances.lateness import LEAST, MOST, FirstTokenOverhead, first_look_s, needed_ms
+from hmas.controller.scheduling.instances.lateness import LEAST, MOST, FirstTokenOverhead, first_look_s, last_chance_ms, needed_ms
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.controller.simulation import Arrival, simulate
@@ -29,6 +29,11 @@ def test_whatever_comes_the_wanted_share_of_values_passes_the_lead(values, quant
     logs = [math.log(max(10.0, value)) for value in values]
     asked = len(values) - 1
     assert abs(passed - (1.0 - quantile) * asked) <= 10.0 * (max(logs) - min(logs) + 0.1) + 1e-6
+
+
+@pytest.mark.parametrize(("target_ms", "chance_ms"), [(100.0, 100.0), (600.0, 100.0), (1000.0, 150.0), (10_000.0, 200.0)])
+def test_the_last_chance_is_longer_where_the_target_has_room(target_ms, chance_ms):
+    assert last_chance_ms(target_ms) == pytest.approx(chance_ms)
 
 
 def test_it_follows_the_quantile_and_forgets():

@@ -79,6 +79,7 @@ class FleetModel:
         self.weights: dict[str, float] = {}
         self._seen_s = float("-inf")
         self._fits: dict[str, CountedSteps] = {}
+        self._models: dict[str, list[str]] = {}
         self._ended_s: dict[str, float] = {}
         self._log_stretch = 0.0
         self._regulated: dict[str, Regulated] = {}
@@ -95,7 +96,6 @@ class FleetModel:
 
     def observe(self, snapshot: SystemSnapshot) -> None:
         """Takes the instances' state from a snapshot."""
-        served = {view.name: view.models for view in self._views}
         self._views, self._forced = snapshot.instances, frozenset(snapshot.forced)
         self.overdue, self.in_flight = snapshot.overdue, sum(view.in_flight for view in snapshot.instances)
         self.still_open = snapshot.queued + self.in_flight
@@ -105,11 +105,14 @@ class FleetModel:
             del self._fits[gone]
             self._ended_s.pop(gone, None)
             self._regulated.pop(gone, None)
+            self._models.pop(gone, None)
         for view in snapshot.instances:
-            before = served.get(view.name, [])
+            before = self._models.get(view.name, [])
             if before and view.models and set(before).isdisjoint(view.models):
                 # What was measured is another model's speed.
                 del self._fits[view.name]
+            # An engine that restarts may name no model for a while.
+            self._models[view.name] = view.models or before
             fit = self._fits.setdefault(view.name, CountedSteps())
             given = self._regulated.get(view.name)
             if given is not None and snapshot.sent_s - given.said_s > self._stale_after_s:

@@ -33,9 +33,9 @@ from hmas.controller.scheduling.policies.registry import GUARD, make_policy
 from hmas.controller.scheduling.scheduler import Scheduler
 
 MAX_SKEW_S = 5.0
-AGAIN_S = 5.0
-"""How long after a policy that was given up it is tried again."""
 """A message with a timestamp further ahead than this comes from a wrong clock and counts as sent now."""
+AGAIN_S = 5.0
+"""How long after a policy was given up it is tried again."""
 log = logging.getLogger(__name__)
 
 
@@ -73,8 +73,8 @@ class Control:
         self.since = Since(policy_s=clock.now_s())
         self._stale_s = float("inf")
         self._changed: set[str] = set()
-        # The policy whose change was given up last, if none has been made since.
-        self._given_up = ""
+        # The policy and parameters that could not be applied, while they are still wanted.
+        self._given_up: tuple[str, Mapping[str, float]] | None = None
         # Length bounds may hold requests back, so they are used only once they have proven right.
         self._aside: frozenset[tuple[str, str]] = frozenset({(STATERA, BOUNDS)} if config.agents.set_aside else ())
         self.directives = self._resolve()
@@ -218,6 +218,8 @@ class Control:
         self._changed = set()
         after = self._resolve()
         self._stale_s = self._next_stale_s()
+        if _queueing(after) == _queueing(self.directives):
+            self._given_up = None
         if after != self.directives:
             self._activate(after, after.instances)
 
@@ -226,12 +228,12 @@ class Control:
         before, self.directives = self.directives, after
         now_s = self._clock.now_s()
         try:
-            apply_directives(self._scheduler, before, after, names=names, now_s=now_s, on_controls=self._fleet.set_controls)
-            self._given_up = ""
+            if apply_directives(self._scheduler, before, after, names=names, now_s=now_s, on_controls=self._fleet.set_controls):
+                self._given_up = None
         except SchedulingError as error:
             log.exception("a change of policy was given up")
-            if self._given_up != after.policy.value:
-                self._given_up = after.policy.value
+            if self._given_up != _queueing(after):
+                self._given_up = _queueing(after)
                 self._observer.note("policy.refused", after.policy.value, reason=str(error), severity="warning", source=after.policy.source)
             # All else is applied. The policy is tried again soon, and when anything changes.
             self._stale_s = min(self._stale_s, now_s + AGAIN_S)
@@ -294,6 +296,10 @@ class Control:
     def _reject(self, agent: str, subject: str, reason: str) -> None:
         self._observer.agent_rejected(agent, reason)
         self._observer.note("agent.rejected", f"{agent} {subject}".strip(), reason=reason, severity="warning")
+
+
+def _queueing(directives: Directives) -> tuple[str, Mapping[str, float]]:
+    return directives.policy.value, directives.parameters
 
 
 def _configured(config: Config) -> Configured:

@@ -45,7 +45,7 @@ class CircuitBreaker:
         return len(self._failed)
 
     def succeeded(self, sent_s: float) -> bool:
-        """Records that a request sent at `sent_s` was answered. True if the state has changed."""
+        """Records that a request sent at `sent_s` was served. True if the state has changed."""
         if sent_s < self._opened_s:
             return False
         changed = self.state != "closed"

@@ -17,7 +17,8 @@ SMALL_TOKENS = 512
 FAVOURED = 8
 """Most instances that are scored whatever their load."""
 RUNNING_LEAST, RUNNING_EACH = 16_384, 256
-"""Requests that were sent and whose expected cached tokens are remembered until they end: so many, or for each instance."""
+"""Requests that were sent and whose expected cached tokens are remembered until they end: at most so many, or so many for each instance if
+that is more."""
 
 
 class Prefix:

@@ -1,7 +1,7 @@
 """Whether a request waits for the instance that has its prompt cached, while the TPOT guard refuses it there. Pure."""
 
 from hmas.controller.scheduling.instances.instance import Instance
-from hmas.controller.scheduling.instances.lateness import LAST_CHANCE_MS
+from hmas.controller.scheduling.instances.lateness import last_chance_ms
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 
 
@@ -21,4 +21,4 @@ def waits_for_cache(entry: QueueEntry, cached_ms: float, other: Instance, cached
     other_ms = other.prefill_ms(entry, cached_tokens)
     waited_ms = 1000.0 * (now_s - entry.request.arrival_s)
     spare_ms = 1000.0 * (entry.ttft_deadline_s - now_s) - other_ms
-    return waited_ms < other_ms - cached_ms and not 0.0 <= spare_ms <= LAST_CHANCE_MS
+    return waited_ms < other_ms - cached_ms and not 0.0 <= spare_ms <= last_chance_ms(entry.estimates.slo.ttft_ms)

@@ -360,7 +360,8 @@ class Instance:
         self.tally.ended(request, now_s, begun=run.first_s is not None)
         if run.first_s is None:
             self.prefill_tokens -= run.to_compute
-            self._prefill_until_s = self._prefill_until_s if self._awaiting else now_s
+            if run.streams and not self._awaiting:
+                self._prefill_until_s = now_s
         self.fence.release(request.id)
         self.preemptions.ended(request.id)
         self.version += 1
@@ -371,10 +372,9 @@ class Instance:
             return self.pace.prefill_ms(entry.request.prompt_tokens, entry.estimates.ttft_ms)
         return self.pace.computed_ms(entry.request.prompt_tokens, cached_tokens, entry.estimates.ttft_ms)
 
-    def first_token_ms(self, entry: QueueEntry, cached_tokens: int | None = None) -> float | None:
+    def first_token_ms(self, entry: QueueEntry) -> float | None:
         """Time within which the request's first token would usually come if it were sent here, None if nothing is known."""
-        first_token_overhead_ms = None if self.lead is None else self.lead.ms
-        return None if first_token_overhead_ms is None else self.prefill_ms(entry, cached_tokens) + first_token_overhead_ms
+        return None if self.lead is None or self.lead.ms is None else self.prefill_ms(entry) + self.lead.ms
 
     def pending_prefill_ms(self, now_s: float) -> float:
         """Estimated prefill time that is still to come for the requests sent; 0 once all have their first token."""

@@ -19,7 +19,7 @@ MOST = 0.25
 A quantile of the time to a first token may exceed a tight target itself. Without this bound, all requests with that target would count as
 too late on arrival.
 """
-LAST_CHANCE_MS = 100.0
+_LEAST_CHANCE_MS = 100.0
 """Least length of the last chance before a request is too late for its TTFT target: one tick."""
 _LONG_CHANCE_MS, _CHANCE_SHARE = 200.0, 0.15
 """Length of the last chance where the TTFT target leaves room for it, and its largest share of the target. First tokens come within the
@@ -80,8 +80,13 @@ def first_look_s(deadline_s: float, least_ms: float, target_ms: float) -> float:
     return deadline_s - max(least_ms, MOST * target_ms) / 1000.0
 
 
+def last_chance_ms(target_ms: float) -> float:
+    """How long before a request with this TTFT target is too late its last chance begins."""
+    return max(_LEAST_CHANCE_MS, min(_LONG_CHANCE_MS, _CHANCE_SHARE * target_ms))
+
+
 def is_last_chance(entry: QueueEntry, shown_ms: float | None, now_s: float) -> bool:
     """Whether a request that is in time now is about to be too late if it is not dispatched; `shown_ms` as in `needed_ms`."""
     target_ms = entry.estimates.slo.ttft_ms
     left_ms = 1000.0 * (entry.ttft_deadline_s - now_s) - needed_ms(0.0, shown_ms, target_ms)
-    return 0.0 <= left_ms <= max(LAST_CHANCE_MS, min(_LONG_CHANCE_MS, _CHANCE_SHARE * target_ms))
+    return 0.0 <= left_ms <= last_chance_ms(target_ms)

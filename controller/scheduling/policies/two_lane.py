@@ -48,8 +48,7 @@ class TwoLane(QueuePolicy):
 
     Parameters: `threshold_ms`: the split on T_tot, 0 to follow the traffic; `slow_quantile`: the quantile of recent T_tot that the split
     follows; `fast_share`: the fast lane's share of dispatches while both lanes wait; `gate_ms`: the gates' period, 0 for no gates;
-    `fast_running`, `slow_running`: most requests of a lane in flight while the other one waits, in this queue; 0 for no
-    bound.
+    `fast_running`, `slow_running`: most requests of a lane of this queue in flight while the other lane waits, 0 for no bound.
 
     Client priority moves the slack by one second per step.
     """
