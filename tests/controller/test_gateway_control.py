@@ -11,7 +11,6 @@ from message_kit import request_features
 from typing_kit import all_of_type, of_type
 
 from hmas.controller.config.schema import AgentsConfig, SchedulerConfig
-from hmas.controller.core.errors import SchedulingError
 from hmas.controller.core.messages import (
     EVENTS,
     OVERRIDES,
@@ -24,9 +23,7 @@ from hmas.controller.core.messages import (
     RequestFeatures,
 )
 from hmas.controller.core.types import TaskType
-from hmas.controller.gateway.control_loop import apply
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
-from hmas.controller.scheduling.scheduler import Scheduler
 
 SLOW_TICKS = SchedulerConfig(policy="fcfs", n_run=1, tick_s=0.02)
 
@@ -134,35 +131,6 @@ async def test_a_policy_that_fails_leaves_the_gateway_listening(tmp_path: Path, 
         await eventually(lambda: rig.gateway.scheduler.policy == "sjf")
         await leave(tasks)
     assert "a message of an agent was given up: RequestFeatures" in caplog.text
-
-
-async def test_a_policy_that_cannot_take_over_the_queue_is_told_once_and_tried_again(tmp_path: Path, monkeypatch):
-    tries = 0
-
-    def give_up(*_: object, **__: object) -> bool:
-        nonlocal tries
-        tries += 1
-        raise SchedulingError("3 requests were lost")
-
-    monkeypatch.setattr(apply, "AGAIN_S", 0.05)
-    forced = {"policy": "sjf", "reason": "r"}
-    async with running(tmp_path) as rig:
-        before = rig.gateway.scheduler.policy
-        with monkeypatch.context() as patched:
-            patched.setattr(Scheduler, "set_policy", give_up)
-            answer = await rig.admin("POST", "/admin/policy", forced)
-            assert (answer.status, answer.json["name"]) == (200, before)
-            rig.bus.post(ControlAction(sent_s=now_s(rig), instance="sim-1", n_run=3))
-            await eventually(lambda: rig.gateway.scheduler.snapshot(now_s(rig), "g").instances[0].n_run == 3)
-            seen = tries
-            await eventually(lambda: tries > seen + 1)
-            assert [(event["subject"], event["reason"]) for event in rig.events("policy.refused")] == [("sjf", "3 requests were lost")]
-            assert rig.events("policy") == [], "no change is told that was not made"
-            assert (await rig.admin("DELETE", "/admin/policy")).status == 200
-            await rig.admin("POST", "/admin/policy", forced)
-            assert len(rig.events("policy.refused")) == 2, "it was wanted anew"
-        await eventually(lambda: rig.gateway.scheduler.policy == "sjf")
-        assert [event["source"] for event in rig.events("policy")] == ["operator"]
 
 
 async def test_metas_router_takes_effect_is_told_and_an_operator_wins(tmp_path: Path):
