@@ -21,7 +21,7 @@ from hmas.controller.core.messages import Completion, InstanceView, RequestCost,
 from hmas.controller.core.statistics.cumulative_trace import CumulativeTrace
 from hmas.controller.core.statistics.recent_ids import RecentIds
 from hmas.controller.core.statistics.step_fit import Step
-from hmas.controller.core.types import OutcomeKind
+from hmas.controller.core.types import OutcomeKind, are_other_models
 
 REMEMBERED = 20_000
 """Most answered requests that await their outcome, and most completion ids kept."""
@@ -136,7 +136,7 @@ class _Instance:
 
     def is_like(self, view: InstanceView) -> bool:
         """Whether what was learnt holds for the instance of this view: its profile is the same, and so is one of its models at least."""
-        return self.profile == view.profile and not (self.models and view.models and set(self.models).isdisjoint(view.models))
+        return self.profile == view.profile and not are_other_models(self.models, view.models)
 
     def serves(self, model: str) -> bool:
         """Whether it serves a model, as far as is known."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hmas.controller.core.messages import Completion
 from hmas.controller.core.statistics.cumulative_trace import CumulativeTrace
-from hmas.controller.core.types import OutcomeKind
+from hmas.controller.core.types import OutcomeKind, are_other_models
 
 N = TypeVar("N", float, NDArray[np.float64])
 
@@ -107,7 +107,7 @@ class TpotModel:
 
         If none of the models from before is left, all measurements are dropped: they are another model's.
         """
-        if self._models and models and set(self._models).isdisjoint(models):
+        if are_other_models(self._models, models):
             self.tpot, self._learnt, self._tokens = TpotLaw(), 0, 0.0
         self._models = models or self._models
         self.trace.hold(at_s, max(0, occupied))

@@ -190,3 +190,11 @@ class Controls(msgspec.Struct, frozen=True, kw_only=True):
     token_budget: int | None = None
     guard: float = 1.0
     advised: bool = False
+
+
+def are_other_models(before: Collection[str] | None, now: Collection[str] | None) -> bool:
+    """Whether an instance serves none of its models from before, so that what was measured is another model's speed.
+
+    While its models are not known (empty or None), they are not others.
+    """
+    return bool(before and now and set(before).isdisjoint(now))

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from hmas.controller.core.errors import SchedulingError
 from hmas.controller.core.messages import LengthBound
 from hmas.controller.core.placement import Router
-from hmas.controller.core.types import Controls
+from hmas.controller.core.types import Controls, are_other_models
 from hmas.controller.scheduling.admission.quotas import Tenancy, TenantLimits
 from hmas.controller.scheduling.binding import ArrivalBinding
 from hmas.controller.scheduling.dispatch import DispatchPlanner
@@ -257,8 +257,7 @@ class PolicyControl:
             SchedulingError: Unknown instance.
         """
         changed = self._instance(instance)
-        if changed.models and models and not changed.models & models:
-            # What was measured is another model's speed.
+        if are_other_models(changed.models, models):
             changed.pace, changed.token_ms = InstanceSpeed(), None
         changed.models, changed.context = models, context or {}
         self._wait_queue.unsettled = True

@@ -8,7 +8,7 @@ from hmas.agents.meta.twin.plant import CountedSteps
 from hmas.agents.meta.twin.replay import ReplayInstance
 from hmas.controller.core.messages import OPEN_WINDOW, Completion, ControlAction, InstanceView, SystemSnapshot
 from hmas.controller.core.statistics.step_fit import Step
-from hmas.controller.core.types import Controls
+from hmas.controller.core.types import Controls, are_other_models
 from hmas.engines.sim.profile import Profile
 
 SAMPLES_MIN = 30
@@ -108,8 +108,7 @@ class FleetModel:
             self._models.pop(gone, None)
         for view in snapshot.instances:
             before = self._models.get(view.name, [])
-            if before and view.models and set(before).isdisjoint(view.models):
-                # What was measured is another model's speed.
+            if are_other_models(before, view.models):
                 del self._fits[view.name]
             # An engine that restarts may name no model for a while.
             self._models[view.name] = view.models or before
