@@ -110,11 +110,11 @@ class BadEngine:
             if number == self.tokens_before_hang:
                 await self._hang()
             self.tokens += 1
-            await response.write(_event({"index": 0, "delta": {"content": "a"}, "finish_reason": None}))
+            await response.write(event({"index": 0, "delta": {"content": "a"}, "finish_reason": None}))
             for _ in range(0 if number else self.unseen):
                 await asyncio.sleep(PACE_S)
                 self.tokens += 1
-        await response.write(_event({"index": 0, "delta": {}, "finish_reason": "stop"}) + b"data: [DONE]\n\n")
+        await response.write(event({"index": 0, "delta": {}, "finish_reason": "stop"}) + b"data: [DONE]\n\n")
         return response
 
     async def _hang(self) -> None:
@@ -184,7 +184,7 @@ class ClosingEngine:
             writer.close()
 
 
-def _event(choice: dict[str, Any]) -> bytes:
+def event(choice: dict[str, Any]) -> bytes:
     return b"data: " + orjson.dumps({"choices": [choice]}) + b"\n\n"
 
 

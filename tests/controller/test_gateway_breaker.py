@@ -53,6 +53,23 @@ def test_each_probe_that_fails_doubles_the_wait_up_to_a_bound():
     assert waits == [1.0, 2.0, 4.0, 8.0, LONGEST_WAIT_S, LONGEST_WAIT_S, LONGEST_WAIT_S]
 
 
+def test_it_closes_when_an_answer_begins_and_stays_doubted_until_one_is_whole():
+    breaker = opened()
+    assert not breaker.began(0.5), "it was sent before the breaker opened"
+    assert breaker.probe_when_due(2.0)
+    assert not breaker.began(1.5)
+    assert breaker.began(2.1)
+    assert (breaker.state, breaker.doubted) == ("closed", True)
+    assert not breaker.began(2.2)
+    assert breaker.failed(50, 2.2, "broken off", 2.3), "one failure is enough"
+    assert breaker.until_s - 2.3 == 2 * FIRST_WAIT_S
+    assert breaker.probe_when_due(5.0)
+    assert breaker.began(5.0)
+    assert not breaker.succeeded(5.0), "it was closed before"
+    assert (breaker.state, breaker.doubted, breaker.failures) == ("closed", False, 0)
+    assert not breaker.failed(51, 5.1, "500", 5.2)
+
+
 def test_what_was_sent_before_it_opened_says_nothing_of_how_it_is_now():
     breaker = opened()
     assert not breaker.succeeded(0.5)
@@ -72,20 +89,23 @@ def test_the_same_request_over_and_over_neither_opens_it_nor_keeps_it_open():
     assert breaker.state == "half-open"
 
 
-@given(st.lists(st.tuples(st.sampled_from(["served", "failed", "look"]), st.integers(0, 200), st.floats(0, 3)), max_size=200))
+@given(st.lists(st.tuples(st.sampled_from(["served", "began", "failed", "look"]), st.integers(0, 200), st.floats(0, 3)), max_size=200))
 def test_it_never_waits_longer_than_the_bound_and_what_it_keeps_is_bounded(script):
     breaker, now_s = CircuitBreaker(), 0.0
     for step, number, pause_s in script:
         now_s += pause_s
         if step == "served":
             breaker.succeeded(now_s)
+        elif step == "began":
+            breaker.began(now_s)
         elif step == "failed":
             breaker.failed(number, now_s, "500", now_s)
         else:
             breaker.probe_when_due(now_s)
         assert breaker.failures <= module.FAILED_KEPT
         assert breaker.state != "open" or breaker.until_s - now_s <= LONGEST_WAIT_S
-        assert (breaker.failures >= FAILURES) == (breaker.state != "closed")
+        assert (breaker.failures >= FAILURES) == breaker.doubted
+        assert breaker.doubted or breaker.state == "closed"
 
 
 async def set_fault(rig: Rig, number: int, fault: str | None) -> None:
@@ -144,6 +164,22 @@ async def test_where_there_is_no_other_engine_requests_wait_for_the_probe(tmp_pa
         assert {answer.status for answer in answers} == {200}
         assert told(rig) == [("sim-1", "closed", "open"), ("sim-1", "open", "half-open"), ("sim-1", "half-open", "closed")]
         assert rig.balanced()
+
+
+@pytest.mark.usefixtures("short_waits")
+async def test_the_others_need_not_wait_for_the_probes_whole_answer(tmp_path: Path):
+    async with running(tmp_path) as rig:
+        await set_fault(rig, 0, "status:500")
+        for number in range(FAILURES):
+            await rig.post(chat(f"number {number}"))
+        await set_fault(rig, 0, None)
+        probe = asyncio.create_task(rig.post(chat("a long answer", tokens=3000)))
+        await eventually(lambda: told(rig)[-1:] == [("sim-1", "half-open", "closed")])
+        answer = await rig.post(chat("a short one", tokens=3))
+        assert answer.status == 200
+        assert not probe.done(), "the short one was served beside the probe"
+        probe.cancel()
+        await eventually(lambda: not rig.gateway.manager.active)
 
 
 async def test_one_client_that_repeats_itself_takes_no_engine_from_the_others(tmp_path: Path):

@@ -20,6 +20,7 @@ from hmas.controller.core.messages import Message, RequestNotice
 from hmas.controller.core.types import OutcomeKind
 from hmas.controller.gateway.instances import served_models
 from hmas.controller.gateway.process import Started, serve
+from hmas.controller.gateway.requests import manager
 from hmas.controller.runtime.clock import SystemClock
 
 
@@ -235,6 +236,30 @@ async def test_a_stranded_retry_is_told_so(tmp_path: Path):
         await eventually(lambda: not rig.gateway.manager.active)
     assert [(answer.status, answer.error["code"]) for answer in answers] == [(503, "no_healthy_engine")] * 2
     assert all("the first one tried failed" in answer.error["message"] for answer in answers)
+
+
+async def test_of_many_requests_that_were_tried_once_each_is_looked_at_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A bounded number is looked at each time; those that an engine may still serve hide none that no engine may."""
+    monkeypatch.setattr(manager, "STRANDED_LOOKED", 2)
+    async with running(tmp_path, engines=2, scheduler=SchedulerConfig(policy="fcfs", n_run=1, tick_s=0.02)) as rig:
+        rig.gateway.scheduler.set_draining("sim-1", draining=True)
+        blocker = asyncio.create_task(rig.post(chat("long", tokens=3000)))
+        await eventually(lambda: rig.sims[1].model.running)
+        await set_fault(rig, rig.sims[0], "reset-before")
+        rig.gateway.scheduler.set_draining("sim-1", draining=False)
+        waiting = [asyncio.create_task(rig.post(chat(f"waits {number}", tokens=3))) for number in range(4)]
+        await eventually(lambda: rig.gateway.scheduler.counts().dispatched == 5 and rig.gateway.scheduler.queued == 4)
+        away = lambda model, tried=frozenset(), *, only="": 1e9 if "gone" in tried else 0.0  # noqa: E731
+        for live in [live for live in rig.gateway.manager.active.values() if live.stage == "waiting"]:
+            known(live.entry).tried = frozenset({"gone"})
+            with mock.patch.object(rig.gateway.fleet, "down_for_s", side_effect=away):
+                for _ in range(2):
+                    rig.gateway.manager.give_up_stranded()
+            assert live.request.id not in rig.gateway.manager.active
+        answers = await asyncio.gather(*waiting)
+        blocker.cancel()
+        await eventually(lambda: not rig.gateway.manager.active)
+    assert {(answer.status, answer.error["code"]) for answer in answers} == {(503, "no_healthy_engine")}
 
 
 async def test_embeddings_fail_over_too(tmp_path: Path):

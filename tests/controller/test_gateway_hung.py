@@ -2,10 +2,11 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
-from bad_engines import BadEngine, PlainEngine, before, circuits, metric
+from bad_engines import BadEngine, PlainEngine, before, circuits, event, metric
 from gateway_kit import FAST, MODEL, chat, eventually, gateway_config, running
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +15,11 @@ from hmas.cli.engines import engine_table
 from hmas.controller.gateway import app
 from hmas.controller.gateway.instances import circuit_breaker, monitor
 from hmas.controller.gateway.instances.stall import PREFILL_S_PER_TOKEN, StallWatch, patience_s
+from hmas.controller.gateway.requests import completion
+from hmas.controller.gateway.requests.relay import relay
 from hmas.engines.base import EngineSnapshot
+from hmas.engines.errors import EngineSilent
+from hmas.engines.http.exchange import Exchange
 
 pytestmark = pytest.mark.slow
 
@@ -247,3 +252,29 @@ def test_it_never_measures_more_than_the_time_since_something_was_computed(scrip
 def test_a_long_prompt_gets_more_time():
     assert patience_s(60.0, 0) == 60.0
     assert patience_s(60.0, 100_000) == 60.0 + 100_000 * PREFILL_S_PER_TOKEN
+
+
+async def test_bytes_that_come_while_a_request_is_taken_back_do_not_reach_its_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Between the decision to take it back and its task's next turn the engine's connection may still be read."""
+    hung, well = BadEngine(), BadEngine()
+    hung.hung = hung.head_first = True
+    responses: list[Exchange] = []
+
+    async def noted(response: Exchange, *args: Any, **kwargs: Any) -> None:
+        responses.append(response)
+        await relay(response, *args, **kwargs)
+
+    monkeypatch.setattr(completion, "relay", noted)
+    async with before(tmp_path, hung, well) as rig:
+        answer = asyncio.create_task(rig.post(chat(tokens=2)))
+        await eventually(lambda: responses and responses[0].take is not None)
+        (live,) = rig.gateway.manager.active.values()
+        live.recall(EngineSilent("too slow"))
+        take = responses[0].take
+        assert take is not None
+        with pytest.raises(EngineSilent):
+            take(event({"index": 0, "delta": {"content": "late"}}))
+        got = await answer
+        assert (got.status, got.headers["x-hmas-instance"]) == (200, "b")
+        assert "late" not in str(got.events)
+        assert rig.balanced()

@@ -94,10 +94,15 @@ class Fleet(ServedModels):
         elif isinstance(error, EngineUnavailable) and not isinstance(error, EngineSilent | StaleConnection):
             self.mark_down(name, str(error))
 
+    def answer_began(self, name: str, sent_s: float) -> None:
+        """Records that an instance has begun to answer a request sent at `sent_s`."""
+        if self.instances[name].breaker.began(sent_s):
+            self._note_circuit(self.instances[name], "half-open", "the answer to a request has begun")
+
     def request_succeeded(self, name: str, sent_s: float) -> None:
         """Records that an instance served a request sent at `sent_s`."""
         breaker = self.instances[name].breaker
-        if breaker.failures or breaker.state != "closed":
+        if breaker.failures or breaker.doubted:
             before = breaker.state
             if breaker.succeeded(sent_s):
                 self._note_circuit(self.instances[name], before, "a request was served")

@@ -339,7 +339,15 @@ class CompletionHandler:
             self._spawn(self._fleet.instances[live.instance].engine.abort(live.request.id))
 
     def _answer_begins(self, live: ActiveRequest, answer: Answer, out: Responder, in_engine_s: float) -> dict[str, str]:
-        """Reports that the first bytes of the answer go out; returns the response headers."""
+        """Reports that the first bytes of the answer go out; returns the response headers.
+
+        Raises:
+            EngineSilent: The request has just been taken back from its engine, so that another one answers it from the start.
+        """
+        if answer.streamed:
+            if live.recalled is not None:
+                raise live.recalled
+            self._fleet.answer_began(live.instance, live.dispatched_s)
         live.stage = "answering"
         now_s = self._clock.now_s()
         overhead_s = max(0.0, out.spent_s() - (live.dispatched_s - live.queued_s) - in_engine_s)

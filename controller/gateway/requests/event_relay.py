@@ -172,10 +172,10 @@ class EventRelay:
         if not data:
             return True
         tokens = scanner.tokens
-        if tokens > before:
-            self._progress(tokens)
         if not answer.started:
             self._start(tokens)
+        if tokens > before:
+            self._progress(tokens)
         if scanner.done:
             answer.tail += data
             if len(answer.tail) > MAX_TAIL_BYTES:
@@ -190,8 +190,9 @@ class EventRelay:
                 raise EngineRefused(error)
             told = f"the engine reported an error: {error.message}"
             raise EngineFault(error.status, told, self._api.complaint_body(error)) if 400 <= error.status < 500 else EngineFault(500, told)
-        self._answer.started = True
         self._answer.response_id = self._scanner.response_id
+        head = self._head()
+        self._answer.started = True
         self._response.begun()
-        self._out.start(200, self._head())
+        self._out.start(200, head)
         self._out.when_drained(self._response.resume)

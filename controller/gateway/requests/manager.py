@@ -207,7 +207,10 @@ class RequestManager:
         """
         stranded: list[ActiveRequest] = []
         down_s: dict[tuple[str, frozenset[str], str], float] = {}
-        for live in islice(self._retried.values(), STRANDED_LOOKED):
+        for live in list(islice(self._retried.values(), STRANDED_LOOKED)):
+            if len(self._retried) > STRANDED_LOOKED:
+                # The others are looked at next time.
+                self._retried[live.request.id] = self._retried.pop(live.request.id)
             entry = live.entry
             if len(stranded) >= STRANDED_AT_ONCE or entry is None:
                 continue
