@@ -58,6 +58,7 @@ class GatewayMqtt:
                 note("mqtt", place, after="connected")
 
         link.on_change = changed
+        link.on_refused = lambda refusal: note("mqtt", place, after="refused", reason=refusal, severity="warning")
         if mqtt.commands:
             commands = MqttCommands(
                 Changes(operations, gateway.clock),
@@ -78,7 +79,7 @@ class GatewayMqtt:
         link.start()
 
     def report(self) -> dict[str, Any]:
-        """The connection, for operators: the broker, for how long it has been there or away, and what waits or was dropped meanwhile."""
+        """The connection, for operators: the broker, since when it is there or away, and what waits, was dropped or was refused."""
         link = self._link
         return {
             "broker": f"{self._mqtt.host}:{self._mqtt.port}",
@@ -87,6 +88,8 @@ class GatewayMqtt:
             "reason": link.reason,
             "waiting": len(self._outbox),
             "dropped": self._outbox.dropped_total,
+            "refused": self._outbox.refused_total,
+            "refusal": link.refusal,
         }
 
 

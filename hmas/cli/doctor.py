@@ -42,6 +42,7 @@ OUTSIDE_SHARE = 0.05
 """Share of requests with an input outside of a model's training data above which there is a warning."""
 ASIDE = "the gateway serves by its own defaults until the answers are better; where they stay worse, leave the agent out by agents.only"
 LATE = "it hangs or is gone: `hmas up` and systemd restart it within seconds; else see its log. The gateway uses its fallback meanwhile"
+MQTT_REFUSED = "what it did not take is lost: look at the broker's ACL and limits, and at `hmas events --kind mqtt`"
 MQTT_AWAY = "serving goes on, and it tries again at least every 30 s; `hmas mqtt check` says what the broker refuses"
 KV_EVENTS = "its prefixes are known approximately meanwhile; docs/routing.md says what each state means and what to do"
 STANDS_IN = (
@@ -233,8 +234,9 @@ def check_gateway(config: Config | None, status: dict[str, Any] | None, trouble:
     if not status["bus"]["connected"]:
         yield Check("gateway's bus", "FAIL", status["bus"]["detail"], "serving goes on with fallbacks; bring the bus back")
     if status["mqtt"]:
-        there = status["mqtt"]["connected"]
-        yield Check("mqtt", "OK" if there else "WARN", mqtt_words(status["mqtt"]), "" if there else MQTT_AWAY)
+        there, refused = status["mqtt"]["connected"], status["mqtt"]["refused"]
+        advice = (MQTT_REFUSED if refused else "") if there else MQTT_AWAY
+        yield Check("mqtt", "WARN" if advice else "OK", mqtt_words(status["mqtt"]), advice)
     yield from check_load(status)
     own = set() if config is None else {engine.name for engine in config.engines}
     yield from (_known_engine(item) for item in status["instances"] if item["name"] not in own)

@@ -205,6 +205,8 @@ def mqtt_words(mqtt: dict[str, Any]) -> str:
         parts.append(f"{mqtt['waiting']} messages wait")
     if mqtt["dropped"]:
         parts.append(f"{mqtt['dropped']} messages were dropped since the gateway started: more than mqtt.queue_most waited")
+    if mqtt["refused"]:
+        parts.append(f"it did not take {mqtt['refused']} messages, the last one {mqtt['refusal']}")
     return ", ".join(parts)
 
 

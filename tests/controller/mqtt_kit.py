@@ -51,7 +51,7 @@ def make_certificates(folder: Path, ca: str = "ca") -> None:
 class Broker:
     """One mosquitto; the password of each user is its name. It keeps its sessions and retained messages over a restart."""
 
-    def __init__(self, folder: Path, certificates: Path, *, acl: str = ACL, by_certificate: bool = False) -> None:
+    def __init__(self, folder: Path, certificates: Path, *, acl: str = ACL, by_certificate: bool = False, limits: str = "") -> None:
         self.folder, self.certificates, self.port = folder, certificates, free_port()
         folder.mkdir(exist_ok=True)
         (folder / "acl").write_text(acl)
@@ -62,7 +62,7 @@ class Broker:
         (folder / "mosquitto.conf").write_text(
             f"user root\npersistence true\npersistence_location {folder}/\nlistener {self.port} 127.0.0.1\nallow_anonymous false\n"
             f"cafile {certificates}/ca.pem\ncertfile {certificates}/server.pem\nkeyfile {certificates}/server.key\n{who}\n"
-            f"acl_file {folder}/acl\n"
+            f"acl_file {folder}/acl\n{limits}\n"
         )
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -1,6 +1,7 @@
 """The section `mqtt`: contradictions are refused where the configuration is read."""
 
 import importlib.util
+import json
 
 import pytest
 from gateway_kit import running
@@ -32,6 +33,19 @@ def test_contradictions(tmp_path, text, setting, message):
     (mistake,) = caught.value.mistakes
     assert mistake.path == setting
     assert message in mistake.message
+
+
+@pytest.mark.parametrize("topic", ["", "#", "hm+as", "hmas/#", "hm\0as", "hmas\n", "$SYS", "$share/a", "hmas//a", "a" * 66_000])
+@pytest.mark.parametrize("setting", ["prefix", "command_users[0]"])
+def test_what_cannot_be_a_topic_is_refused(tmp_path, setting, topic):
+    file = tmp_path / "hmas.yaml"
+    file.write_text(json.dumps({"mqtt": {"prefix": topic} if setting == "prefix" else {"command_users": [topic]}}))
+    with pytest.raises(ConfigMistakes) as caught:
+        load_config(file, {})
+    (mistake,) = caught.value.mistakes
+    assert mistake.path == f"mqtt.{setting}"
+    assert mistake.message.startswith(f"got {topic[:20]!r}"[:-1]), "the value, the beginning of a long one"
+    assert "allowed: text matching ^[A-Za-z0-9" in mistake.message
 
 
 def test_what_is_allowed_and_probably_not_intended(tmp_path):

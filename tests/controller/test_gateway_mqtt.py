@@ -10,6 +10,7 @@ from mqtt_kit import MISSING, Broker, lasting, make_certificates
 from hmas.controller.config.mqtt import MqttConfig
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.core.messages import MetaDecision
+from hmas.controller.gateway.metrics_page import MetricsPage
 from hmas.controller.observability.exporters import mqtt
 
 pytestmark = [pytest.mark.mqtt, pytest.mark.skipif(bool(MISSING), reason=f"not installed: {MISSING}")]
@@ -80,7 +81,7 @@ async def test_a_broker_that_goes_and_comes_back(tmp_path: Path, broker: Broker)
             await client.hears("status", state="online")
             await client.hears("event/policy", after="wfq (operator)")
             assert [one for one in client.on("event/policy") if one["after"] == "edf (operator)"] == [], "the oldest are dropped"
-        assert "hmas_mqtt_connected 1.0" in (await rig.get("/metrics")).body.decode()
+        assert "hmas_mqtt_connected 1.0" in MetricsPage(rig.gateway).read()[0].decode(), "a new page: the first one is kept for a second"
 
 
 # paho-mqtt leaves the socket of a failed handshake to the garbage collector.

@@ -38,7 +38,8 @@ class MqttExporter(Observer):
         """Registers the metrics, and returns the counter of commands by their result."""
         up = Gauge("hmas_mqtt_connected", "1 while the MQTT broker is connected.", registry=registry)
         up.set_function(lambda: float(connected()))
-        dropped = Counter("hmas_mqtt_dropped_messages", "Messages dropped while the MQTT broker was away.", registry=registry)
+        help_text = "Messages dropped as the MQTT broker was away or did not take them."
+        dropped = Counter("hmas_mqtt_dropped_messages", help_text, registry=registry)
         self._outbox.dropped = dropped.inc
         return Counter("hmas_mqtt_commands", "Commands over MQTT, by result (done, refused).", ["result"], registry=registry)
 

@@ -10,26 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from aiomqtt import Client, MqttError, ProtocolVersion, Will
-from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from hmas.controller.config.mqtt import MqttConfig
 from hmas.controller.core.errors import ConfigError
-from hmas.controller.observability.exporters.mqtt_outbox import Outbox, Outgoing
+from hmas.controller.observability.exporters.mqtt_outbox import BREAKS_MOST, Outbox, Outgoing
+from hmas.controller.observability.exporters.mqtt_sender import FIRST_ERROR, Sender, properties
 
 KEEPALIVE_S = 15
 TIMEOUT_S = 5.0
 RETRY_FIRST_S, RETRY_MOST_S = 0.5, 30.0
-BATCH = 20
-"""Messages under way at once."""
 INCOMING_MOST = 500
 """Commands received and not answered yet; further ones are dropped by the library, with a line in the log."""
 PACKET_MOST_BYTES = 128 * 1024
-ANSWER_TOPIC_MOST, ANSWER_MARK_MOST = 512, 1024
-"""Characters of a response topic and bytes of correlation data; a command with more gets no answer."""
-FIRST_ERROR = 128
-"""Reason codes of MQTT 5 from here on are errors."""
+ANSWER_TOPIC_MOST, ANSWER_LEVELS_MOST, ANSWER_MARK_MOST = 512, 100, 1024
+"""Characters and levels of a response topic and bytes of correlation data; a command with more gets no answer."""
 ERRORS = (MqttError, OSError, ValueError)
 """What a broker that is away, a wrong certificate or an unreadable file raises."""
 log = logging.getLogger(__name__)
@@ -73,7 +68,7 @@ async def client_of(
         OSError: A certificate cannot be read or used.
     """
     context = await asyncio.to_thread(_tls, mqtt, own=known) if mqtt.tls else None
-    client = Client(
+    return Client(
         mqtt.host,
         mqtt.port,
         identifier=name,
@@ -83,13 +78,11 @@ async def client_of(
         tls_context=context,
         will=Will(status_topic(mqtt), will, qos=1, retain=True) if will is not None else None,
         clean_start=session_s == 0,
-        properties=_properties("CONNECT", SessionExpiryInterval=session_s, MaximumPacketSize=PACKET_MOST_BYTES),
+        properties=properties("CONNECT", SessionExpiryInterval=session_s, MaximumPacketSize=PACKET_MOST_BYTES),
         keepalive=KEEPALIVE_S,
         timeout=TIMEOUT_S,
         max_queued_incoming_messages=INCOMING_MOST,
     )
-    client.pending_calls_threshold = BATCH + 1
-    return client
 
 
 def status_topic(mqtt: MqttConfig) -> str:
@@ -109,6 +102,8 @@ class MqttLink:
         connected: Whether the broker is there now.
         reason: Why it is not, in words; empty while it is there, and before the first attempt has ended.
         on_change: Called when the broker has come, with an empty text, or has gone, with the reason; once for each reason.
+        refusal: The last message that the broker did not take, and why; empty if there was none.
+        on_refused: Called with `refusal`, once for each reason and connection: the event about it may be refused, too.
         on_command: Answers commands; None takes none.
     """
 
@@ -122,6 +117,9 @@ class MqttLink:
         self.reason = ""
         self._since_s = 0.0
         self.on_change: Callable[[str], None] = lambda _: None
+        self.refusal = ""
+        self.on_refused: Callable[[str], None] = lambda _: None
+        self._reasons: set[str] = set()
         self.on_command: OnCommand | None = None
         self._mqtt = mqtt
         self._outbox = outbox
@@ -159,7 +157,7 @@ class MqttLink:
             try:
                 await self._session()
             except ERRORS as error:
-                self._turn(connected=False, reason=str(error) or type(error).__name__)
+                self._turn(connected=False, reason=_words(error))
             except Exception as error:
                 log.exception("the connection to the MQTT broker failed")
                 self._turn(connected=False, reason=f"{type(error).__name__}: {error}")
@@ -180,39 +178,60 @@ class MqttLink:
         if connected is not before or reason != told:
             self.on_change(reason)
 
+    async def _tell(self, sender: Sender, messages: Sequence[Outgoing]) -> None:
+        """Sends messages. One that the broker refuses is done with, too: it would refuse it again."""
+        reasons = await asyncio.gather(*map(sender.send, messages))
+        for message, reason in zip(messages, reasons, strict=True):
+            if reason:
+                self._lost(message, reason)
+
+    def _lost(self, message: Outgoing, reason: str) -> None:
+        self._outbox.count_refused()
+        self.refusal = f"{message.topic}: {reason}"
+        if reason not in self._reasons:
+            self._reasons.add(reason)
+            self.on_refused(self.refusal)
+
     async def _session(self) -> None:
         """One connection, from its beginning until it breaks or the gateway closes."""
         mqtt = self._mqtt
         client = await client_of(
             mqtt, self._password, name=client_id(mqtt), will=self._will, session_s=mqtt.session_s if self.on_command else 0
         )
+        sender = Sender(client)
+        self._reasons.clear()
         async with client:
-            await client.publish(status_topic(mqtt), self._birth, qos=1, retain=True)
+            await self._tell(sender, [Outgoing(status_topic(mqtt), self._birth, retain=True)])
             if self.on_command is not None:
                 await _subscribe(client, [command_topic(mqtt, user) for user in mqtt.command_users])
             self._outbox.send_all_state()
             self._turn(connected=True)
-            tasks = [asyncio.create_task(self._send(client)), asyncio.create_task(self._receive(client))]
+            tasks = [asyncio.create_task(self._send(sender)), asyncio.create_task(self._receive(client))]
             try:
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
+            except ERRORS as error:
+                culprit = self._outbox.broke()
+                if culprit is not None:
+                    self._lost(culprit, f"broke the connection {BREAKS_MOST} times: {_words(error)}")
+                raise
             finally:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _send(self, client: Client) -> None:
+    async def _send(self, sender: Sender) -> None:
         """Sends until the gateway closes and all is sent."""
         closing = asyncio.create_task(self._closing.wait())
         try:
             while True:
-                messages = self._outbox.take(BATCH)
+                messages = self._outbox.take(sender.most)
                 if messages:
-                    await asyncio.gather(*(_publish(client, message) for message in messages))
+                    await self._tell(sender, messages)
                     self._outbox.sent(messages)
                 elif self._closing.is_set():
-                    await client.publish(status_topic(self._mqtt), self._will, qos=1, retain=True)
+                    await self._tell(sender, [Outgoing(status_topic(self._mqtt), self._will, retain=True)])
                     return
                 else:
                     filled = asyncio.create_task(self._outbox.filled.wait())
@@ -240,6 +259,7 @@ class MqttLink:
         return (
             isinstance(topic, str)
             and 0 < len(topic) <= ANSWER_TOPIC_MOST
+            and topic.count("/") < ANSWER_LEVELS_MOST
             and len(mark or b"") <= ANSWER_MARK_MOST
             and not set(topic) & set("+#\0")
             and (not topic.startswith(own) or topic.startswith(f"{own}response/"))
@@ -253,7 +273,8 @@ async def comes_back(client: Client, topic: str, within_s: float) -> bool:
         MqttError: The client may not subscribe to the topic, or the broker is gone.
     """
     await _subscribe(client, [topic])
-    await client.publish(topic, b"", qos=1)
+    if await Sender(client).send(Outgoing(topic, b"")):
+        return False
     try:
         async with asyncio.timeout(within_s):
             async for message in client.messages:
@@ -277,18 +298,10 @@ async def _subscribe(client: Client, topics: Sequence[str]) -> None:
             raise MqttError(f"the broker refuses the subscription to {topic}: {code}")
 
 
-async def _publish(client: Client, message: Outgoing) -> None:
-    properties = _properties("PUBLISH", CorrelationData=message.correlation) if message.correlation else None
-    await client.publish(message.topic, message.payload, qos=1, retain=message.retain, properties=properties)
-
-
-def _properties(packet: str, **values: object) -> Any:
-    """The properties of a packet of MQTT 5."""
-    kind: Any = Properties
-    found = kind(getattr(PacketTypes, packet))
-    for name, value in values.items():
-        setattr(found, name, value)
-    return found
+def _words(error: Exception) -> str:
+    """What an error says; of a broker that has hung up, with its reason."""
+    text = str(error) or type(error).__name__
+    return f"{text}: {error.__cause__}" if isinstance(error, MqttError) and error.__cause__ else text
 
 
 def _tls(mqtt: MqttConfig, *, own: bool) -> ssl.SSLContext:
