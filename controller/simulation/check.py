@@ -173,16 +173,21 @@ def _check_times(record: RequestRecord, end_s: float, notes: _Notes) -> None:
         notes.add("causality", f"{name} ended at {record.total_ms} ms, before its last token at {last_ms} ms")
 
 
+def _started(record: RequestRecord) -> bool:
+    """Whether a token has come. Of a whole answer nothing is heard before its end."""
+    return record.ttft_ms >= 0.0 if record.stream else record.output_tokens >= 1
+
+
 def _check_story(record: RequestRecord, notes: _Notes) -> None:
     """Checks that the fields of one record are consistent with each other."""
-    name, started = f"request {record.request_id}", record.ttft_ms >= 0.0
+    name, started = f"request {record.request_id}", _started(record)
     if (record.queue_ms >= 0.0) != bool(record.instance):
         notes.add("causality", f"{name} has queue_ms {record.queue_ms} and instance {record.instance!r}")
     if started and not record.instance:
         notes.add("causality", f"{name} has a first token and was never dispatched")
-    if (record.output_tokens >= 1) != started:
+    if (record.output_tokens >= 1) != started or (record.ttft_ms >= 0.0 and not record.stream):
         notes.add("causality", f"{name} has {record.output_tokens} output tokens and TTFT {record.ttft_ms}")
-    if (record.output_tokens >= 2) != (record.tpot_ms >= 0.0):
+    if (record.stream and record.output_tokens >= 2) != (record.tpot_ms >= 0.0):
         notes.add("causality", f"{name} has {record.output_tokens} output tokens and TPOT {record.tpot_ms}")
     completed, slo = record.outcome is OutcomeKind.COMPLETED, record.slo
     if completed and not started:
@@ -225,7 +230,7 @@ def _check_totals(
 ) -> None:
     """Compares the engine's own totals with the sums of its records."""
     generated = sum(record.output_tokens for record in records)
-    prompts = sum(max(1, record.prompt_tokens) for record in records if record.ttft_ms >= 0.0)
+    prompts = sum(max(1, record.prompt_tokens) for record in records if _started(record))
     # A request that was broken off may have cost the engine more than its record shows, and the record of a live request has no totals.
     whole = result.counts.running == 0 and all(record.outcome is OutcomeKind.COMPLETED for record in records)
     for what, engine, summed in (("output tokens", totals.generation_tokens, generated), ("prompt tokens", totals.prompt_tokens, prompts)):
@@ -247,7 +252,7 @@ def _check_work(name: str, records: list[RequestRecord], totals: EngineTotals, p
     if totals.busy_s < least_s * (1.0 - 1e-9) - EPSILON_S:
         notes.add("speed", f"instance {name} made {totals.steps} steps in {totals.busy_s} s, which take {least_s} s at least")
     # A request's first token comes from the step that ends its prompt, and takes no token of the budget.
-    started = sum(record.ttft_ms >= 0.0 for record in records)
+    started = sum(map(_started, records))
     tokens = totals.prompt_tokens + totals.generation_tokens - started
     if not loose and tokens > totals.steps * profile.max_num_batched_tokens:
         notes.add("speed", f"instance {name} computed {tokens} tokens in {totals.steps} steps of {profile.max_num_batched_tokens} at most")
@@ -305,7 +310,7 @@ def _check_capacity(name: str, records: list[RequestRecord], totals: EngineTotal
             -(-(record.prompt_tokens + 1) // profile.block_size),
         )
         for record in records
-        if record.outcome is OutcomeKind.COMPLETED and record.output_tokens >= 2
+        if record.outcome is OutcomeKind.COMPLETED and record.tpot_ms >= 0.0
     )
     for at_s, held in _held(spans):
         if held > peak:

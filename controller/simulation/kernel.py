@@ -12,6 +12,7 @@ from hmas.controller.scheduling.refusals import ended_refused
 from hmas.controller.scheduling.results import Dispatch, Ended, Refusal
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.simulation.arrivals import Arrival, ArrivalFeed
+from hmas.controller.simulation.heard import Heard
 from hmas.controller.simulation.result import EngineTotals, RequestRecord, SimulationResult, record_of, record_of_unserved
 from hmas.engines.base import SNAPSHOT_EVERY_S
 from hmas.engines.errors import EngineError
@@ -73,8 +74,8 @@ def simulate(
     kernel.every(SNAPSHOT_EVERY_S, kernel.poll)
     for control in controls:
         kernel.every(control.every_s, kernel.bind(control.run))
-    for name, model in engines.items():
-        scheduler.attach(name, model)
+    for name, heard in kernel.heard.items():
+        scheduler.attach(name, heard)
     try:
         return kernel.run()
     finally:
@@ -128,6 +129,7 @@ class _Kernel:
         self._live: dict[str, _Live] = {}
         self._deadlines: list[tuple[float, int, str]] = []
         self._records: list[RequestRecord | None] = []
+        self.heard = {name: Heard(model) for name, model in engines.items()}
         self.on_end: Callable[[Ended, float], None] | None = None
         self.followups: Callable[[Ended, float], Iterable[Arrival]] | None = None
 
@@ -284,6 +286,8 @@ class _Kernel:
         self._touched[engine.name] = engine
         try:
             engine.model.add(_sim_request(request, live, now_s))
+            if not request.stream:
+                self.heard[engine.name].whole.add(request.id)
         except EngineError as error:
             ended = self._scheduler.end(request.id, OutcomeKind.REJECTED, now_s)
             self._ended(msgspec.structs.replace(ended, status=400), now_s, reason=str(error))
@@ -312,20 +316,23 @@ class _Kernel:
         engine.version += 1
         engine.steps += stretch.steps
         engine.busy_s += now_s - engine.begun_s
-        scheduler, live = self._scheduler, self._live
+        scheduler, live, whole = self._scheduler, self._live, self.heard[engine.name].whole
         for event in stretch.first:
-            if event.first:
+            if event.first and event.id not in whole:
                 scheduler.progress(event.id, 1, now_s)
         for event in stretch.finished:
             if event.id in live:
-                if not event.first:
+                tokens = event.tokens_so_far if event.id in whole else None
+                if tokens is None and not event.first:
                     scheduler.progress(event.id, event.tokens_so_far, now_s)
                 cached_tokens = event.cached_tokens if live[event.id].arrival.block_hashes else None
-                self._ended(scheduler.end(event.id, OutcomeKind.COMPLETED, now_s, None, cached_tokens), now_s)
+                self._ended(scheduler.end(event.id, OutcomeKind.COMPLETED, now_s, tokens, cached_tokens), now_s)
 
     def _ended(self, ended: Ended, now_s: float, reason: str = "") -> None:
         self._stirred = True
         live = self._live.pop(ended.entry.request.id)
+        if live.instance:
+            self.heard[live.instance].whole.discard(ended.entry.request.id)
         self._records[live.number] = record_of(ended, reason)
         self._tell(ended, now_s)
 

@@ -5,6 +5,9 @@ engines are slower than their users, have blocks of 128 tokens as vLLM has on CP
 
     python lab/benchmarks/closed_chats.py               # some 20 s: good answers, hit rate and TTFT
     python lab/benchmarks/closed_chats.py --seeds 12
+    python lab/benchmarks/closed_chats.py --whole 8     # nobody streams; with 4, every other user does
+
+TTFT is that of streams. A whole answer is good if it ends within its TTFT target and its TPOT target for each further token.
 """
 
 import argparse
@@ -23,7 +26,7 @@ from hmas_lab.prefix.routers import InTheCaches, Watched
 from hmas_lab.simulated_serving import QUEUEING
 
 from hmas.controller.core.statistics.quantiles import percentile
-from hmas.controller.core.types import Controls, Request, Slo
+from hmas.controller.core.types import Controls, OutcomeKind, Request, Slo
 from hmas.controller.scheduling.results import Ended
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec
@@ -66,7 +69,8 @@ class Seen(NamedTuple):
 class User:
     """One user's chats, one after another."""
 
-    def __init__(self, number: int, seed: int) -> None:
+    def __init__(self, number: int, seed: int, *, stream: bool) -> None:
+        self._stream = stream
         self._dice = random.Random(f"{seed}-{number}")
         self._name, self._chats, self._fresh = str(number), 0, (1 + number) << 40
         self._begin()
@@ -105,13 +109,14 @@ class User:
             declared_slo=SLO,
             session=f"{self._name}-{self._chats}",
             blocks=self._blocks,
+            stream=self._stream,
         )
         self._tokens += ANSWER
         return Arrival(request=request, estimate=prior(), output_tokens=ANSWER, block_hashes=self._blocks, hash_tokens=BLOCK)
 
 
-def run(arm_name: str, seed: int) -> Seen:
-    """One arm, over `SECONDS`."""
+def run(arm_name: str, whole: int, seed: int) -> Seen:
+    """One arm, over `SECONDS`; `whole` of the users do not stream."""
     arm = ARMS[PRODUCT if arm_name == NO_GUARD else arm_name]
     queueing, router = QUEUEING[arm.serving], Watched(arm.make(ENGINES))
     settings = msgspec.structs.replace(queueing.settings, tpot_guard=0.0) if arm_name == NO_GUARD else queueing.settings
@@ -125,7 +130,7 @@ def run(arm_name: str, seed: int) -> Seen:
     )
     for name in ENGINES:
         scheduler.set_controls(name, Controls(n_run=window))
-    users = [User(number, seed) for number in range(USERS)]
+    users = [User(number, seed, stream=number * whole % USERS >= whole) for number in range(USERS)]
 
     def with_view(arrival: Arrival) -> Arrival:
         cached = InTheCaches(engines, arrival.block_hashes, BLOCK) if arm.exact else None
@@ -139,20 +144,23 @@ def run(arm_name: str, seed: int) -> Seen:
 
     first = sorted((with_view(user.asks(user.pause_s())) for user in users), key=lambda one: one.request.arrival_s)
     records = simulate(iter(first), engines, scheduler, followups=asks_on, until_s=math.inf).records
-    ttfts_ms = sorted(record.ttft_ms if record.ttft_ms >= 0.0 else math.inf for record in records)
+    ttfts_ms = sorted(record.ttft_ms if record.ttft_ms >= 0.0 else math.inf for record in records if record.stream)
     hit = router.cached_tokens / max(1, router.prompt_tokens)
     good = fmean(record.slo_met for record in records)
-    return Seen(sum(map(math.isfinite, ttfts_ms)), good, hit, percentile(ttfts_ms, 50), percentile(ttfts_ms, 95))
+    answers = sum(record.outcome is OutcomeKind.COMPLETED for record in records)
+    p50_ms, p95_ms = (percentile(ttfts_ms, rank) if ttfts_ms else math.nan for rank in (50, 95))
+    return Seen(answers, good, hit, p50_ms, p95_ms)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=6)
+    parser.add_argument("--whole", type=int, default=0, choices=range(USERS + 1), help="users that do not stream")
     args = parser.parse_args()
     print(f"{'':26} {'answers':>8} {'good':>6} {'hit':>6} {'TTFT p50':>9} {'p95':>6}")
     with ProcessPoolExecutor() as pool:
         for name in COMPARED:
-            runs = list(pool.map(partial(run, name), range(args.seeds)))
+            runs = list(pool.map(partial(run, name, args.whole), range(args.seeds)))
             answers, good, hit, p50_ms, p95_ms = (fmean(figures) for figures in zip(*runs, strict=True))
             print(f"{name:26} {answers:>8.0f} {good:>6.1%} {hit:>6.1%} {p50_ms:>9,.0f} {p95_ms:>6,.0f}", flush=True)
 

@@ -199,15 +199,23 @@ def of_one_tenant(profile: Profile, workload: str, slo: SloTarget, arm: str, see
     return Shown(100.0 * fmean(record.slo_met for record in records), 100.0 * served, float(np.quantile(waits_s, 0.95)))
 
 
-def chats(tenant: str, rate_rps: float, seed: int, weight: float, history: History) -> Iterator[Arrival]:
-    """Requests with the sizes of chats over 40 s: a quarter has a system prompt of 2,000 tokens, half declares targets of 1 s and 40 ms."""
+def chats(
+    tenant: str, rate_rps: float, seed: int, weight: float, history: History, *, seconds: float = 40.0, whole: float | None = None
+) -> Iterator[Arrival]:
+    """Requests with the sizes of chats: a quarter has a system prompt of 2,000 tokens, half has targets of 1 s and 40 ms.
+
+    `whole` is the share of those that do not stream; if it is given, the targets are declared, else only known to the scheduler.
+    """
     dice = np.random.default_rng(seed)
     at_s, number = 0.0, 0
-    while (at_s := at_s + dice.exponential(1.0 / rate_rps)) < 40.0:
+    while (at_s := at_s + dice.exponential(1.0 / rate_rps)) < seconds:
         prompt = int(dice.lognormal(5.0, 0.8)) if dice.random() < 0.75 else int(2000 + dice.integers(0, 300))
         output = int(min(1200, max(4, dice.lognormal(4.6, 0.9))))
         slo = Slo(ttft_ms=1000, tpot_ms=40) if dice.random() < 0.5 else Slo(ttft_ms=2000, tpot_ms=60)
-        request = Request(id=f"{tenant}{number:06d}", tenant=tenant, model="m", arrival_s=at_s, prompt_tokens=max(8, prompt), stream=True)
+        # Spread evenly over the requests.
+        stream, declared = number * 0.618034 % 1.0 >= (whole or 0.0), None if whole is None else slo
+        asked = Request(id=f"{tenant}{number:06d}", tenant=tenant, model="m", arrival_s=at_s, prompt_tokens=max(8, prompt), stream=stream)
+        request = msgspec.structs.replace(asked, declared_slo=declared)
         yield Arrival(request=request, estimate=partial(_with_slo, history, slo), output_tokens=output, weight=weight)
         number += 1
 

@@ -62,9 +62,9 @@ def test_only_what_has_to_be_computed_is_work():
     assert made.instances["i0"].prefill_tokens == 0
     submit(made, "b")
     made.dispatch(0.3)
-    assert made.instances["i0"].pending_prefill_ms(0.3) > 0.0
+    assert made.instances["i0"].prompts.left_ms(0.3) > 0.0
     made.end("b", OutcomeKind.CANCELLED, 0.4)
-    assert (made.instances["i0"].prefill_tokens, made.instances["i0"].pending_prefill_ms(0.4)) == (0, 0.0)
+    assert (made.instances["i0"].prefill_tokens, made.instances["i0"].prompts.left_ms(0.4)) == (0, 0.0)
 
 
 def test_a_cached_prompt_counts_as_a_step_and_a_half_at_least():

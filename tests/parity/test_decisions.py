@@ -45,6 +45,9 @@ def test_every_policy_is_decided_alike(scenario: Scenario, requests: int):
 
 
 OTHER_SETTINGS = {
+    # The pace is learned from streams beside them, or from the engines' counters alone.
+    "half-whole": Scenario(policy="edf", then="robust-edf", seed=4, requests=300, rate=12.0, whole=0.5),
+    "all-whole": Scenario(policy="edf", then="robust-edf", seed=5, requests=300, rate=12.0, whole=1.0),
     # Five requests leave together with the one that is being admitted: they have to reach the engine in that order.
     "fast-tick": Scenario(policy="fcfs", then="sjf", seed=839684, requests=519, tick_s=0.02, queue_limit=60, tpot_guard=0.3),
     # Several requests are in one engine's front end at the same moment.

@@ -5,11 +5,10 @@ that they took together. Non-negative least squares of relative errors fits the 
 shrinkage towards ratios that engines have in common (or a profile's), so that a few measurements already give usable figures.
 """
 
+from collections.abc import Sequence
 from itertools import combinations
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 MEMORY = 300.0
 """Measurements after which an old one counts 1/e."""
@@ -54,7 +53,7 @@ class StepFit:
     def __init__(self, prior: Step | None = None) -> None:
         self.prior = prior
         self.samples = 0
-        self._products = np.zeros((4, 4))
+        self._products = [[0.0] * 4 for _ in range(4)]
         self._step = prior
         self._is_new = False
 
@@ -68,9 +67,12 @@ class StepFit:
             took_ms: What they took together, above 0.
             weight: 1 for a full measurement, less for a less certain one.
         """
-        row = np.array([steps, sequences, prompt_tokens, took_ms]) / took_ms
-        self._products *= 1.0 - 1.0 / MEMORY
-        self._products += weight * np.outer(row, row)
+        row = (steps / took_ms, sequences / took_ms, prompt_tokens / took_ms, 1.0)
+        keep = 1.0 - 1.0 / MEMORY
+        self._products = [
+            [keep * product + weight * left * right for product, right in zip(products, row, strict=True)]
+            for products, left in zip(self._products, row, strict=True)
+        ]
         self.samples += 1
         self._is_new = True
 
@@ -82,36 +84,60 @@ class StepFit:
         return self._step
 
     def _solved(self) -> Step:
-        squares, targets = self._products[:3, :3], self._products[:3, 3]
+        squares, targets = [products[:3] for products in self._products[:3]], [products[3] for products in self._products[:3]]
         ratios = self.prior or COMMON
-        shape = np.array([ratios.base_ms, ratios.seq_ms, ratios.prompt_ms])
-        level = 1.0 if self.prior is not None else float(shape @ targets) / max(1e-12, float(shape @ squares @ shape))
-        expected = np.maximum(level * shape, 1e-9)
+        shape = (ratios.base_ms, ratios.seq_ms, ratios.prompt_ms)
+        level = 1.0
+        if self.prior is None:
+            level = _dot(shape, targets) / max(1e-12, _dot(shape, [_dot(row, shape) for row in squares]))
+        expected = [max(level * part, 1e-9) for part in shape]
         # Ridge in relative terms: a coefficient that the data do not determine stays at the prior's ratio.
-        found = least_squares(squares + np.diag(PRIOR_WEIGHT / expected**2), targets + PRIOR_WEIGHT / expected)
-        return Step(max(LEAST_BASE * float(expected[0]), float(found[0])), float(found[1]), float(found[2]), self.samples)
+        for number, part in enumerate(expected):
+            squares[number][number] += PRIOR_WEIGHT / (part * part)
+            targets[number] += PRIOR_WEIGHT / part
+        base_ms, seq_ms, prompt_ms = least_squares(squares, targets)
+        return Step(max(LEAST_BASE * expected[0], base_ms), seq_ms, prompt_ms, self.samples)
 
 
-def least_squares(system: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
+def least_squares(system: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
     """Returns the non-negative x that minimises x' S x / 2 - r' x, for a positive definite S.
 
     With three unknowns it tries every set of nonzero entries: the best solution without negative entries is the answer, and no library
-    has to be loaded for it. If the solution with all of them has no negative entry, there is no better one.
+    has to be loaded for it, not in the gateway either. If the solution with all of them has no negative entry, there is no better one.
     """
     size = len(right)
-    best, found = 0.0, np.zeros(size)
+    best, found = 0.0, [0.0] * size
     for count in range(size, 0, -1):
         for kept in combinations(range(size), count):
-            rows = np.ix_(kept, kept)
-            solved = np.linalg.solve(system[rows], right[list(kept)])
-            if not (solved >= 0.0).all():
+            solved = _solved([[system[row][column] for column in kept] for row in kept], [right[row] for row in kept])
+            if min(solved) < 0.0:
                 continue
+            whole = [0.0] * size
+            for place, value in zip(kept, solved, strict=True):
+                whole[place] = value
             if count == size:
-                found[:] = solved
-                return found
+                return whole
             # At a stationary point of these rows the value is -r' x / 2.
-            value = -0.5 * float(right[list(kept)] @ solved)
+            value = -0.5 * _dot(right, whole)
             if value < best:
-                best, found = value, np.zeros(size)
-                found[list(kept)] = solved
+                best, found = value, whole
     return found
+
+
+def _solved(rows: list[list[float]], right: list[float]) -> list[float]:
+    """Solves a positive definite system by elimination, in place."""
+    size = len(right)
+    for pivot in range(size):
+        for row in range(pivot + 1, size):
+            factor = rows[row][pivot] / rows[pivot][pivot]
+            for column in range(pivot, size):
+                rows[row][column] -= factor * rows[pivot][column]
+            right[row] -= factor * right[pivot]
+    for row in range(size - 1, -1, -1):
+        rest = sum(rows[row][column] * right[column] for column in range(row + 1, size))
+        right[row] = (right[row] - rest) / rows[row][row]
+    return right
+
+
+def _dot(left: Sequence[float], right: Sequence[float]) -> float:
+    return sum(one * other for one, other in zip(left, right, strict=True))

@@ -116,6 +116,11 @@ class DecodeTally:
         self._prompt_tokens += request.prompt_tokens
         self._untimed_tokens += tokens
 
+    @property
+    def streams(self) -> bool:
+        """Whether any stream decodes, which shows the pace."""
+        return self._decoding > 0
+
     def sample(self, now_s: float, source: TokenSource | None) -> tuple[float, float, float] | None:
         """Milliseconds per output token, the mean number of sequences in the batch, and tokens per decoding one, since the last sample.
 

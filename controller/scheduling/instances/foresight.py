@@ -43,28 +43,29 @@ class Foresight:
 
     Attributes:
         ratios: The newest ratios.
+        steps: The instance's decode steps so far.
     """
 
-    __slots__ = ("_sequence_steps", "_steps", "ratios")
+    __slots__ = ("_sequence_steps", "ratios", "steps")
 
     def __init__(self) -> None:
         self.ratios = SortedWindow(_KEPT)
         for ratio in _PRIOR:
             self.ratios.add(ratio)
-        self._steps = self._sequence_steps = 0.0
+        self.steps = self._sequence_steps = 0.0
 
     def stepped(self, steps: float, sequences: float) -> None:
         """Records so many decode steps, with so many sequences in the mean."""
-        self._steps += steps
+        self.steps += steps
         self._sequence_steps += steps * sequences
 
     def expect(self, token_ms: float, rise_ms: float, sequences: float) -> Expectation:
         """What is expected of a request that has its first token now, as `Expectation`."""
-        return Expectation(token_ms, rise_ms, sequences, self._steps, self._sequence_steps)
+        return Expectation(token_ms, rise_ms, sequences, self.steps, self._sequence_steps)
 
     def ended(self, expected: Expectation, tpot_ms: float, tokens: int) -> None:
         """Learns from a request that has ended, with so many tokens and a mean time per token of `tpot_ms`."""
-        steps = self._steps - expected.steps
+        steps = self.steps - expected.steps
         if tokens < _TOKENS_LEAST or steps <= 0.0:
             return
         more = (self._sequence_steps - expected.sequence_steps) / steps - expected.sequences

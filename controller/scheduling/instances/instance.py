@@ -6,10 +6,12 @@ from hmas.controller.core.messages import LengthBound
 from hmas.controller.core.types import Controls
 from hmas.controller.scheduling.instances import room
 from hmas.controller.scheduling.instances.decode_tally import DecodeTally
+from hmas.controller.scheduling.instances.engine_count import EngineCount
 from hmas.controller.scheduling.instances.instance_group import InstanceGroup
 from hmas.controller.scheduling.instances.kv_fence import Fence, upper_tokens
 from hmas.controller.scheduling.instances.lateness import FirstTokenOverhead
 from hmas.controller.scheduling.instances.overcommit import Preemptions
+from hmas.controller.scheduling.instances.pending_prompts import PendingPrompts
 from hmas.controller.scheduling.instances.recovery import Recovery
 from hmas.controller.scheduling.instances.running import Running, TokenSource
 from hmas.controller.scheduling.instances.speed import InstanceSpeed
@@ -49,7 +51,6 @@ class Instance:
     """
 
     __slots__ = (
-        "_awaiting",
         "_busy",
         "_contended_s",
         "_controlled",
@@ -57,13 +58,12 @@ class Instance:
         "_fresh_s",
         "_fresh_version",
         "_on_time_s",
-        "_prefill_until_s",
-        "_reading",
         "_stated_n_run",
         "_was_open",
         "advised",
         "capacity_n_run",
         "context",
+        "counted",
         "draining",
         "engine",
         "fence",
@@ -80,7 +80,7 @@ class Instance:
         "name",
         "pace",
         "preemptions",
-        "prefill_tokens",
+        "prompts",
         "recovery",
         "routing_window",
         "running",
@@ -110,18 +110,17 @@ class Instance:
         self.preemptions = Preemptions()
         self.running: dict[str, Running] = {}
         self.in_flight = self.sequences = 0
-        self.in_flight_tokens = self.prefill_tokens = 0
+        self.in_flight_tokens = 0
+        self.prompts = PendingPrompts()
         self.pace = InstanceSpeed()
         self.token_ms: float | None = None
         self.lead = FirstTokenOverhead(confidence, spec.first_token_overhead_ms) if confidence > 0.0 else None
         self.source: TokenSource | None = None
         self.version = 0
         self.tally = DecodeTally()
-        self._reading = False
+        self.counted = EngineCount()
         self._fresh_s = float("-inf")
         self._fresh_version = -1
-        self._awaiting: dict[str, Running] = {}
-        self._prefill_until_s = 0.0
         self._busy = 0.0
         self._on_time_s = self._contended_s = float("-inf")
         self.advised = False
@@ -204,7 +203,12 @@ class Instance:
     @property
     def awaiting(self) -> int:
         """Streaming requests that were sent and have no first token yet."""
-        return len(self._awaiting)
+        return len(self.prompts)
+
+    @property
+    def prefill_tokens(self) -> int:
+        """Prompt tokens that were sent and are still to be computed, as far as they are not cached."""
+        return self.prompts.tokens
 
     @property
     def kv_committed(self) -> float:
@@ -257,6 +261,7 @@ class Instance:
             self.recovery.begin(self.in_flight)
         self.recovery.seen(snapshot.taken_s)
         self.engine = snapshot
+        self.counted.saw(snapshot)
         if snapshot.kv_capacity_tokens and self._fenced and self.spec.kv_capacity_tokens == 0:
             self.fence.resize(snapshot.kv_capacity_tokens)
         self._stated_n_run = snapshot.max_num_seqs_ceiling or max(self._stated_n_run, snapshot.max_num_seqs or 0)
@@ -280,13 +285,11 @@ class Instance:
         if usage is None:
             usage = self.fence.share if self.fence.capacity_tokens else -1.0
         request = entry.request
-        run = Running(entry, self, policy, now_s, kv_usage=usage, alone=not self._awaiting, cached_tokens=cached_tokens)
-        for other in self._awaiting.values():
-            other.alone = False
-        if request.stream:
-            self._awaiting[request.id] = run
-        self._reading = True
-        self._prefill_until_s = max(now_s, self._prefill_until_s) + self.prefill_ms(entry) / 1000.0
+        run = Running(entry, self, policy, now_s, kv_usage=usage, cached_tokens=cached_tokens)
+        self.prompts.sent(run, self.prefill_ms(entry), now_s)
+        if not request.stream:
+            run.from_step = self.pace.foresight.steps + self.pace.steps_in(self.prompts.left_ms(now_s), self.token_ms)
+            self._stops(run, self.in_flight)
         self.running[request.id] = run
         self.in_flight += 1
         self.sequences += request.sequences
@@ -294,7 +297,6 @@ class Instance:
         self.token_ms = self.pace.token_ms(self.sequences)
         self._turn()
         self.in_flight_tokens += run.expected_tokens
-        self.prefill_tokens += run.to_compute
         if not self.fence.admits(tokens):
             self.preemptions.dispatched(request.id, tokens)
         self.fence.commit(request.id, tokens)
@@ -312,7 +314,6 @@ class Instance:
         if run.first_s is None:
             run.first_s = now_s
             run.expectation = self.pace.expectation(self.sequences)
-            self.prefill_tokens -= run.to_compute
             self._prefilled(run, now_s)
             self.tally.began(request, now_s, tokens)
             self.version += 1
@@ -340,9 +341,14 @@ class Instance:
     def sample(self, now_s: float) -> None:
         """Learns the pace from the tokens decoded since the last sample."""
         if (sample := self.tally.sample(now_s, self.source)) is not None:
-            self.pace.decoded(*sample, quiet=not self._reading)
-            self.token_ms = self.pace.token_ms(self.sequences)
-            self._reading = bool(self._awaiting)
+            self.pace.decoded(*sample, quiet=not self.prompts.recent)
+            self.counted.restart()
+        elif not (self.tally.streams or len(self.prompts)) and (counted := self.counted.take(now_s)) is not None:
+            self.pace.counted(counted)
+        else:
+            return
+        self.token_ms = self.pace.token_ms(self.sequences)
+        self.prompts.sampled()
 
     def produced(self, now_s: float) -> tuple[int, int]:
         """Prompt tokens computed and output tokens produced since the start, as far as they were reported."""
@@ -352,16 +358,12 @@ class Instance:
         """Removes a request that is no longer in flight from the accounts."""
         request = run.entry.request
         del self.running[request.id]
-        self._awaiting.pop(request.id, None)
+        self.prompts.ended(run, now_s)
         self.in_flight, self.sequences = self.in_flight - 1, self.sequences - request.sequences
         self.token_ms = self.pace.token_ms(self.sequences)
         self._turn()
         self.in_flight_tokens -= run.expected_tokens
         self.tally.ended(request, now_s, begun=run.first_s is not None)
-        if run.first_s is None:
-            self.prefill_tokens -= run.to_compute
-            if run.streams and not self._awaiting:
-                self._prefill_until_s = now_s
         self.fence.release(request.id)
         self.preemptions.ended(request.id)
         self.version += 1
@@ -376,23 +378,20 @@ class Instance:
         """Time within which the request's first token would usually come if it were sent here, None if nothing is known."""
         return None if self.lead is None or self.lead.ms is None else self.prefill_ms(entry) + self.lead.ms
 
-    def pending_prefill_ms(self, now_s: float) -> float:
-        """Estimated prefill time that is still to come for the requests sent; 0 once all have their first token."""
-        return 1000.0 * max(0.0, self._prefill_until_s - now_s)
-
     def _prefilled(self, run: Running, now_s: float) -> None:
-        request = run.entry.request
-        if self._awaiting.pop(request.id, None) is None:
+        if not self.prompts.began(run, now_s):
             return
-        took_ms = 1000.0 * (now_s - run.dispatched_s)
-        if self.in_flight > 1:  # else nothing was stopped
-            self.pace.stops.stopped(self.pace.prefill_ms(request.prompt_tokens, 0.0))
+        request, took_ms = run.entry.request, 1000.0 * (now_s - run.dispatched_s)
+        self._stops(run, self.in_flight - 1)
         if self.lead is not None:
             self.lead.shown(took_ms - self.pace.prefill_ms(request.prompt_tokens, took_ms))
         if run.alone:
             self.pace.prefilled(took_ms, request.prompt_tokens, run.cached_tokens)
-        if not self._awaiting:
-            self._prefill_until_s = now_s
+
+    def _stops(self, run: Running, others: int) -> None:
+        """Records that the prompt of a request stops the others."""
+        if others:
+            self.pace.stops.stopped(self.pace.prefill_ms(run.entry.request.prompt_tokens, 0.0))
 
     def rebook(self, run: Running, bounds: Sequence[LengthBound]) -> None:
         """Books a running request again at its currently estimated upper length, and at no less than it holds already."""

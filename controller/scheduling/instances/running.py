@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from hmas.controller.core.objectives import whole_due_ms
 from hmas.controller.core.types import Estimates
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 
@@ -38,7 +39,9 @@ class Running:
         alone: Whether no other prompt was waiting for its first token at the same time.
         expected_tokens: Prompt and expected output at dispatch.
         cached_tokens: As `Choice.cached_tokens`. `to_compute`: tokens of the prompt that the engine has to compute by them.
-        streams, sequences, tpot_slo_ms, tpot_ms: Whether it streams, its number of answers, its TPOT target and predicted TPOT.
+        from_step: Of a whole answer, the instance's decode steps (`Foresight.steps`) until its first token, as expected.
+        streams, sequences: Whether it streams, and its number of answers. `tpot_slo_ms`, `tpot_ms`: its TPOT target and
+            predicted TPOT.
         length: Predicted output length of one answer, in the mean.
         expectation: What its first token found of the pace; None before it, or if that was not known.
     """
@@ -52,6 +55,7 @@ class Running:
         "expectation",
         "expected_tokens",
         "first_s",
+        "from_step",
         "instance",
         "kv_usage",
         "last_s",
@@ -75,7 +79,6 @@ class Running:
         dispatched_s: float,
         *,
         kv_usage: float,
-        alone: bool,
         cached_tokens: int | None = None,
     ) -> None:
         self.entry = entry
@@ -89,7 +92,8 @@ class Running:
         self.first_s: float | None = None
         self.last_s = 0.0
         self.expectation: Expectation | None = None
-        self.alone = alone
+        self.alone = True
+        self.from_step = 0.0
         self.expected_tokens = entry.request.prompt_tokens + int(entry.estimates.output_tokens)
         self.cached_tokens = cached_tokens
         # A router may be a plugin, and err.
@@ -115,3 +119,13 @@ class Running:
             return None
         mean_s = max((self.last_s - self.first_s) / (each - 1.0), (now_s - self.first_s) / each)
         return 1000.0 * mean_s / self.tpot_slo_ms
+
+    def whole_left(self, now_s: float, steps: float) -> tuple[float, float]:
+        """Milliseconds until a whole answer is due, and the tokens that it probably lacks, at so many decode steps of its instance.
+
+        Nothing is heard of it before its end. It is taken to have got a token with each step since its prompt was computed.
+        """
+        tokens = max(0.0, steps - self.from_step)
+        length = max(self.length, tokens + 1.0)
+        due_ms = whole_due_ms(length, self.entry.estimates.slo)
+        return due_ms - 1000.0 * (now_s - self.entry.request.arrival_s), length - tokens

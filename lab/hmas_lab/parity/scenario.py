@@ -70,6 +70,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         rate: Mean arrivals per second outside bursts.
         queue_limit, tpot_guard, late_service_share, late_confidence, routing, binding, idle_relief: As in the configuration.
         timeout_s: Deadline of a request from its arrival, waiting or running.
+        whole: Share of the requests that do not stream.
     """
 
     policy: str = "fcfs"
@@ -87,6 +88,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     routing: str = "least-loaded"
     binding: Literal["central", "arrival"] = "central"
     idle_relief: bool = True
+    whole: float = 0.0
 
     @property
     def first_s(self) -> float:
@@ -116,6 +118,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int
     max_tokens: int | None
     slo: Slo | None
+    stream: bool = True
 
 
 def trace(scenario: Scenario) -> list[Call]:
@@ -138,6 +141,7 @@ def trace(scenario: Scenario) -> list[Call]:
                 output_tokens=output,
                 max_tokens=int(rng.integers(1, 80)) if capped else None,
                 slo=slo,
+                stream=index * 0.618034 % 1.0 >= scenario.whole,
             )
         )
         bursting = (at_s - scenario.first_s) % 5.0 < 1.5
@@ -151,7 +155,7 @@ def body_of(call: Call) -> dict[str, Any]:
         "model": MODEL,
         # Token ids are the one prompt whose length gateway and engine agree on without an estimate.
         "prompt": [1] * call.prompt_tokens,
-        "stream": True,
+        "stream": call.stream,
         "sim": {"output_tokens": call.output_tokens},
     }
 

@@ -50,6 +50,7 @@ def _arrival(call: Call, scenario: Scenario, history: History) -> Arrival:
         declared_slo=call.slo,
         deadline_s=call.at_s + scenario.timeout_s,
         session=str(call.index),
+        stream=call.stream,
         blocks=read_call(COMPLETIONS, body_of(call), block_salt=call.tenant).blocks,
     )
     return Arrival(

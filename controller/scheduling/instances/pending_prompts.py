@@ -1,0 +1,62 @@
+"""The prompts that were sent to an instance, as far as they are not computed yet. Pure."""
+
+from hmas.controller.scheduling.instances.running import Running
+
+
+class PendingPrompts:
+    """Prompts that an engine still has to compute. Only a stream shows when its prompt is: by its first token.
+
+    Attributes:
+        tokens: Their tokens that are not cached, with those of whole answers until they end.
+        until_s: When the engine is expected to have computed all of them.
+        recent: Whether prompts were under way since the last sample of the pace.
+    """
+
+    __slots__ = ("_awaiting", "recent", "tokens", "until_s")
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.until_s = 0.0
+        self.recent = False
+        self._awaiting: dict[str, Running] = {}
+
+    def __len__(self) -> int:
+        """Streams that have no first token yet."""
+        return len(self._awaiting)
+
+    def sent(self, run: Running, prefill_ms: float, now_s: float) -> None:
+        """Adds the prompt of a request that is sent, which takes the engine so long."""
+        run.alone = not self._awaiting
+        for other in self._awaiting.values():
+            other.alone = False
+        if run.streams:
+            self._awaiting[run.entry.request.id] = run
+        self.recent = True
+        self.until_s = max(now_s, self.until_s) + prefill_ms / 1000.0
+        self.tokens += run.to_compute
+
+    def began(self, run: Running, now_s: float) -> bool:
+        """Takes a prompt out, whose first token has come. False if it is not known here."""
+        self.tokens -= run.to_compute
+        if self._awaiting.pop(run.entry.request.id, None) is None:
+            return False
+        if not self._awaiting:
+            self.until_s = now_s
+        return True
+
+    def ended(self, run: Running, now_s: float) -> None:
+        """Takes the prompt of a request out that has ended, if its first token has not."""
+        if run.first_s is not None:
+            return
+        self.tokens -= run.to_compute
+        self._awaiting.pop(run.entry.request.id, None)
+        if run.streams and not self._awaiting:
+            self.until_s = now_s
+
+    def sampled(self) -> None:
+        """Records a sample of the pace."""
+        self.recent = bool(self._awaiting)
+
+    def left_ms(self, now_s: float) -> float:
+        """How long they are expected to take from now on; 0 once all streams have their first token."""
+        return 1000.0 * max(0.0, self.until_s - now_s)

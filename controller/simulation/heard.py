@@ -1,0 +1,36 @@
+"""What a gateway hears of an engine's tokens: those of an answer that is not streamed come at its end."""
+
+from collections.abc import Sequence
+
+from hmas.engines.sim.model import EngineModel
+
+
+class Heard:
+    """The `TokenSource` of an engine model, without the tokens of answers that are not streamed and have not ended.
+
+    Attributes:
+        model: The engine.
+        whole: Ids of the requests in its batch whose answers come whole.
+    """
+
+    __slots__ = ("model", "whole")
+
+    def __init__(self, model: EngineModel) -> None:
+        self.model = model
+        self.whole: set[str] = set()
+
+    def tokens(self, now_s: float) -> Sequence[tuple[str, int]]:
+        """See `TokenSource.tokens`."""
+        told = self.model.tokens(now_s)
+        return [one for one in told if one[0] not in self.whole] if self.whole else told
+
+    def last_step_s(self, now_s: float) -> float:
+        """See `TokenSource.last_step_s`."""
+        return self.model.last_step_s(now_s)
+
+    def generated(self, now_s: float) -> int:
+        """See `TokenSource.generated`."""
+        generated = self.model.generated(now_s)
+        if self.whole:
+            generated -= sum(tokens for name, tokens in self.model.tokens(now_s) if name in self.whole)
+        return generated

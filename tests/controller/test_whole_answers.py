@@ -1,0 +1,204 @@
+"""Answers that are not streamed: their engine's pace by its own counters, what the TPOT guard makes of them, and simulations of both."""
+
+import random
+from functools import partial
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typing_kit import known
+
+from hmas.controller.core.types import Estimates, OutcomeKind, Request, Slo
+from hmas.controller.routing.registry import make_router
+from hmas.controller.scheduling.default_estimates import History
+from hmas.controller.scheduling.instances.engine_count import SPAN_S, EngineCount
+from hmas.controller.scheduling.instances.speed import InstanceSpeed
+from hmas.controller.scheduling.refusals import completion_of
+from hmas.controller.scheduling.results import Ended
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.settings import SHIPPED, InstanceSpec, SchedulerSettings
+from hmas.controller.simulation import Arrival, simulate
+from hmas.engines.base import EngineSnapshot
+from hmas.engines.sim.model import EngineModel
+from hmas.engines.sim.profile import load_profile
+
+EVERY_S = 0.25
+
+
+def read(at_s: float, tokens: int, prompts: int = 0, running: int = 4) -> EngineSnapshot:
+    return EngineSnapshot(
+        engine="a", taken_s=at_s, healthy=True, running=running, generation_tokens_total=tokens, prompt_tokens_total=prompts
+    )
+
+
+def counted(pace: InstanceSpeed, count: EngineCount, *, seconds: float, step_ms: float, running: int, prompt_tokens: int = 0) -> None:
+    """An engine that decodes `running` sequences all the time and computes so many prompt tokens in each quarter of a second."""
+    for number in range(round(seconds / EVERY_S) + 1):
+        now_s = number * EVERY_S
+        count.saw(read(now_s, round(running * 1000.0 * now_s / step_ms), number * prompt_tokens, running))
+        if (found := count.take(now_s + 0.01)) is not None:
+            pace.counted(found)
+
+
+def test_the_pace_of_an_engine_that_is_not_heard_comes_from_its_counters():
+    pace, count = InstanceSpeed(), EngineCount()
+    counted(pace, count, seconds=SPAN_S - EVERY_S, step_ms=20.0, running=8)
+    assert pace.token_ms(8.0) is None
+    counted(pace, count, seconds=20.0, step_ms=20.0, running=8)
+    assert pace.token_ms(8.0) == pytest.approx(20.0, rel=0.05)
+    assert known(pace.token_ms(30.0)) > 20.0
+    assert known(pace.best_ms()) < 20.0
+    # The first sample of a stream takes its place.
+    pace.decoded(35.0, sequences=8.0)
+    assert pace.token_ms(8.0) == pytest.approx(35.0, rel=0.2)
+
+
+def test_stops_for_prompts_are_part_of_the_pace_and_show_what_a_prompt_takes():
+    """An engine of the demo's speed, stepped by hand: 0.157 ms for each prompt token."""
+    profile, pace, count = load_profile("demo-small"), InstanceSpeed(), EngineCount()
+    now_s, tokens, prompts, read_s = 0.0, 0, 0, 0.0
+    for step in range(4000):
+        running, prompt = 8 + step // 100 % 12, 1500 if step % 20 == 0 else 0
+        now_s += (profile.step_ms + profile.decode_ms_per_seq * running + profile.prefill_ms_per_token * prompt) / 1000.0
+        tokens, prompts = tokens + running, prompts + prompt
+        if now_s >= read_s:
+            count.saw(read(now_s, tokens, prompts, running))
+            read_s = now_s + EVERY_S
+            if (found := count.take(now_s + 0.01)) is not None:
+                pace.counted(found)
+    stop_ms = profile.prefill_ms_per_token * 1500
+    assert pace.prefill_ms(1500, 0.0) == pytest.approx(stop_ms, rel=0.25)
+    decode_ms = profile.step_ms + profile.decode_ms_per_seq * 14
+    assert pace.token_ms(14.0) == pytest.approx(decode_ms + stop_ms / 20, rel=0.2)
+    assert pace.best_ms() == pytest.approx(profile.step_ms, rel=0.2)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 500), st.integers(0, 5000), st.integers(0, 9)), max_size=60))
+def test_whatever_the_counters_say_the_figures_are_sound(readings: list[tuple[float, int, int, int]]):
+    """An engine that restarts counts from 0, and one whose clock stands still is read twice at one moment."""
+    count, pace, now_s = EngineCount(), InstanceSpeed(), 0.0
+    for later_s, tokens, prompts, running in readings:
+        now_s += later_s
+        count.saw(read(now_s, tokens, prompts, running))
+        if (found := count.take(now_s + 0.01)) is not None:
+            pace.counted(found)
+            assert found.steps > 0.0
+            assert known(pace.token_ms(3.0)) > 0.0
+            assert pace.prefill_ms(100, 0.0) >= 0.0
+
+
+def test_a_reading_of_the_same_moment_counts_later():
+    """Whether the gateway's tick or its reading of an engine comes first there is chance."""
+    one, other = EngineCount(), EngineCount()
+    for number in range(int(SPAN_S / EVERY_S) + 1):
+        one.saw(read(number * EVERY_S, 100 * number))
+        other.saw(read(number * EVERY_S, 100 * number))
+    assert one.take(SPAN_S) is None
+    one.saw(read(SPAN_S + EVERY_S, 1000))
+    assert one.take(SPAN_S + EVERY_S) == other.take(SPAN_S + 0.01)
+
+
+def build() -> Scheduler:
+    return Scheduler(
+        settings=SchedulerSettings(tpot_guard=0.5, overdue="keep"),
+        instances=[InstanceSpec(name="a", capacity_n_run=64)],
+        router=make_router("least-loaded"),
+        policy="fcfs",
+    )
+
+
+def submit(made: Scheduler, name: str, *, prompt: int = 100, ttft_ms: float = 2000.0, tpot_ms: float = 40.0, at_s: float = 0.0) -> None:
+    request = Request(id=name, tenant="t", model="m", arrival_s=at_s, prompt_tokens=prompt, stream=False)
+    believed = Estimates(slo=Slo(ttft_ms=ttft_ms, tpot_ms=tpot_ms), output_tokens=100.0, output_tokens_upper=100.0, ttft_ms=0.5 * prompt)
+    made.submit(request, believed, at_s)
+
+
+@pytest.mark.parametrize(("known_pace", "joins"), [(False, True), (True, False)])
+def test_a_whole_answer_in_flight_is_protected_once_the_pace_is_known(known_pace: bool, joins: bool):
+    made = build()
+    (one,) = made.instances.values()
+    if known_pace:
+        counted(one.pace, one.counted, seconds=4.0, step_ms=30.0, running=4)
+    submit(made, "first")
+    made.dispatch(0.0)
+    submit(made, "long", prompt=9000)
+    # The first is due 5960 ms after its arrival and lacks some 100 tokens of 30 ms: it cannot bear the 4500 ms of the other's prompt.
+    assert bool(made.dispatch(0.1)) is joins
+    submit(made, "short", prompt=1000)
+    made.dispatch(0.1)
+    assert "short" in one.running
+
+
+@pytest.mark.parametrize(("ttft_ms", "joins"), [(500.0, False), (4000.0, True)])
+def test_a_whole_answer_may_be_slower_by_what_its_first_token_does_not_need(ttft_ms: float, joins: bool):
+    made = build()
+    (one,) = made.instances.values()
+    counted(one.pace, one.counted, seconds=30.0, step_ms=20.0, running=1)
+    counted(one.pace, one.counted, seconds=30.0, step_ms=50.0, running=8)
+    for number in range(8):
+        submit(made, f"{number}", prompt=10, tpot_ms=400.0)
+    assert len(made.dispatch(0.0)) == 8
+    # 99 tokens of 50 ms are 990 ms more than with 40: more than one target leaves beside 5 ms for the prompt, and less than the other.
+    submit(made, "second", prompt=10, ttft_ms=ttft_ms)
+    assert bool(made.dispatch(0.1)) is joins
+
+
+def test_a_simulated_whole_answer_is_heard_of_at_its_end_only():
+    seen: list[tuple[str, float]] = []
+
+    class Told(Scheduler):
+        def progress(self, request_id: str, tokens: int, now_s: float) -> None:
+            seen.append((request_id, now_s))
+            super().progress(request_id, tokens, now_s)
+
+    made = Told(
+        settings=SchedulerSettings(),
+        instances=[InstanceSpec(name="a", capacity_n_run=8)],
+        router=make_router("least-loaded"),
+        policy="fcfs",
+    )
+    asked = [
+        Request(id=name, tenant="t", model="m", arrival_s=0.0, prompt_tokens=50, max_output_tokens=20, stream=name == "stream")
+        for name in ("stream", "whole")
+    ]
+    believed = Estimates(slo=Slo(ttft_ms=2000.0, tpot_ms=60.0))
+    arrivals = [Arrival(request=one, estimate=lambda *_: believed, output_tokens=20) for one in asked]
+    records = simulate(iter(arrivals), {"a": EngineModel(load_profile("demo-small"))}, made).records
+    assert {name for name, _ in seen} == {"stream"}
+    stream, whole = records
+    assert (stream.output_tokens, whole.output_tokens) == (20, 20)
+    assert (stream.ttft_ms > 0.0, whole.ttft_ms, whole.tpot_ms) == (True, -1.0, -1.0)
+    assert (whole.outcome, whole.slo_met) == (OutcomeKind.COMPLETED, True)
+
+
+def _estimate(history: History, request: Request, _now_s: float) -> Estimates:
+    return history.estimate(request)
+
+
+def _learn(history: History, ended: Ended, now_s: float) -> None:
+    history.learn(completion_of(ended, now_s))
+
+
+@pytest.mark.slow
+def test_past_capacity_whole_answers_are_served_in_time_which_the_engine_alone_would_not():
+    good = {}
+    for guard in (0.0, SHIPPED.tpot_guard):
+        made = Scheduler(
+            settings=msgspec.structs.replace(SHIPPED, tpot_guard=guard),
+            instances=[InstanceSpec(name="a", capacity_n_run=64)],
+            router=make_router("default"),
+            policy="robust-edf",
+        )
+        history, dice = History(), random.Random(1)
+        arrivals, at_s = [], 0.0
+        for number in range(500):
+            at_s += dice.expovariate(6.0)
+            slo = Slo(ttft_ms=1000.0, tpot_ms=40.0)
+            request = Request(id=f"{number}", tenant="t", model="m", arrival_s=at_s, prompt_tokens=600, declared_slo=slo, stream=False)
+            output = min(1000, max(4, round(dice.lognormvariate(4.6, 0.9))))
+            arrivals.append(Arrival(request=request, estimate=partial(_estimate, history), output_tokens=output))
+        engines = {"a": EngineModel(load_profile("demo-small"))}
+        records = simulate(iter(arrivals), engines, made, on_end=partial(_learn, history)).records
+        good[guard] = sum(record.slo_met for record in records)
+    assert good[SHIPPED.tpot_guard] > 1.5 * good[0.0], good
