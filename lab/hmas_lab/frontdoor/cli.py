@@ -24,11 +24,12 @@ from hmas_lab.onvllm.cli import page_option
 from hmas_lab.page import write_page
 from hmas_lab.questions import data_dir, read_questions
 from hmas_lab.result_files import write_result
+from hmas_lab.simulated_rows import read_names
 from hmas_lab.vllm_engine import WHOLE_PROMPTS, VllmServer, running_vllm
 
 SIM, ON_VLLM = "frontdoor", "frontdoor-vllm"
-KINDS = (SIM, ON_VLLM, f"{SIM}-arms", f"{ON_VLLM}-arms")
-"""Kinds of result: names of their files, and of the page's markers. Those of chosen arms leave the others as they are."""
+KINDS = (SIM, ON_VLLM, f"{SIM}-arms", f"{ON_VLLM}-arms", f"{SIM}-forms", f"{ON_VLLM}-forms")
+"""Kinds of result: names of their files, and of the page's markers. Those of chosen arms or bodies leave the others as they are."""
 VLLM_FLAGS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes", *WHOLE_PROMPTS)
 
 
@@ -42,6 +43,7 @@ VLLM_FLAGS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes", *WHOL
 @click.option("--warmup", "warmup_s", type=click.FloatRange(0, 600), help="Requests before this are not scored; default: 0 s.")
 @click.option("--repeats", type=click.IntRange(1, 20), help="Runs of each load, on other arrivals each time.")
 @click.option("--loads", help="Rates over capacity, with commas between.")
+@click.option("--forms", help=f"Kinds of bodies with commas between, of {', '.join(FULL.forms)}.")
 @click.option("--arms", help=f"Arms with commas between, {PRODUCT} among them; default: {', '.join(ARMS)}.")
 @click.option(
     "--capacity", "capacity_rps", type=click.FloatRange(0.05, 1000), help="Good requests/s that loads refer to; default: measured."
@@ -113,6 +115,8 @@ def settings_of(options: dict[str, Any]) -> DoorSettings:
         chosen["caps"] = _caps_of(options["caps"])
     if options["arms"]:
         chosen["arms"] = _arms_of(options["arms"])
+    if options["forms"]:
+        chosen["forms"] = read_names("--forms", options["forms"], FULL.forms)
     if options["loads"]:
         try:
             loads = tuple(float(part) for part in options["loads"].split(","))
@@ -144,7 +148,7 @@ def _arms_of(text: str) -> tuple[str, ...]:
 def kind_of(settings: DoorSettings, options: dict[str, Any]) -> str:
     """The name of the measurement's files."""
     kind = ON_VLLM if settings.engine == "vllm" else f"{SIM}-quick" if options["quick"] else SIM
-    return f"{kind}-arms" if options["arms"] else kind
+    return f"{kind}-forms" if options["forms"] else f"{kind}-arms" if options["arms"] else kind
 
 
 async def _measure(settings: DoorSettings, options: dict[str, Any], out: Path) -> dict[str, Any]:
