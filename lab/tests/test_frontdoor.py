@@ -22,6 +22,7 @@ from hmas_lab.questions import Question, read_questions
 from hmas.controller.config.derived import AGENT_NAMES, running_agents
 from hmas.controller.config.loader import load_config
 from hmas.controller.config.schema import SchedulerConfig
+from hmas.controller.core.errors import ConfigError
 from hmas.controller.core.types import DEFAULT_IMPORTANCE, Slo, TaskType
 from hmas.controller.runtime.clock import SystemClock
 from hmas.loadgen.dataset import load_mixture
@@ -241,7 +242,9 @@ def asked(**options):
     return settings_of({"vllm_python": None, "quick": False, "apart": False, **dict.fromkeys(DEFAULTS), **options})
 
 
-DEFAULTS = MappingProxyType(dict.fromkeys(("seconds", "warmup_s", "repeats", "seed", "capacity_rps", "caps", "budget", "loads", "arms")))
+DEFAULTS = MappingProxyType(
+    dict.fromkeys(("seconds", "warmup_s", "repeats", "seed", "capacity_rps", "caps", "budget", "loads", "arms", "forms"))
+)
 
 
 def test_arms_are_named_on_the_command_line():
@@ -250,6 +253,9 @@ def test_arms_are_named_on_the_command_line():
     assert asked(arms=",".join(arm_names())).arms == tuple(arm_names())
     with pytest.raises(click.UsageError, match="--arms names 'sjf'; allowed: pass-through"):
         asked(arms="sjf,as-it-comes")
+    assert asked(forms="n-2, chat-1").forms == ("chat-1", "n-2")
+    with pytest.raises(ConfigError, match="--forms: poem; allowed: chat-1"):
+        asked(forms="poem")
     assert asked(caps="8, 12").caps == (8, 12)
     with pytest.raises(click.UsageError, match="--caps is '8,x'; allowed: whole numbers from 1"):
         asked(caps="8,x")

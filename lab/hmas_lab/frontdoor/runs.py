@@ -22,6 +22,8 @@ CAPACITY_DRAIN_S = 30.0
 LEAST_GOOD_RPS = 0.05
 ALONE, ALONE_EVERY_S = 8, 4.0
 """Requests sent one by one, and the seconds between them."""
+WHOLE_LEAST = 16
+"""Tokens of an answer that is not streamed and shows the pace."""
 Run = tuple[list[Result], RunSummary]
 
 
@@ -73,6 +75,9 @@ class Runs:
         """
         results, _ = await self._send(stack, self._load.one_by_one(ALONE, ALONE_EVERY_S), folder)
         alone_ms = sorted(r.tpot_ms for r in results if r.tpot_ms > 0.0)
+        if not alone_ms:
+            # Where nobody streams: with the prompt, which is a small part of it.
+            alone_ms = sorted(r.total_ms / r.tokens_each for r in results if r.outcome == "completed" and r.output_tokens >= WHOLE_LEAST)
         if not alone_ms:
             raise StudyError("the engine answered no request of those sent to it one by one")
         tpot_ms = alone_ms[len(alone_ms) // 2]
