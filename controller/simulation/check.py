@@ -221,6 +221,10 @@ def _check_speed(record: RequestRecord, profile: Profile, notes: _Notes, *, loos
                 f"request {record.request_id}: first token {record.service_ttft_ms:.3f} ms after dispatch, "
                 f"its prompt alone takes {floor_ms:.3f} ms on {record.instance}",
             )
+    if not record.stream and record.outcome is OutcomeKind.COMPLETED:
+        served_ms, floor_ms = record.total_ms - record.queue_ms, record.output_tokens * least_ms
+        if served_ms < floor_ms - slack_ms:
+            notes.add("speed", f"request {record.request_id}: served in {served_ms:.3f} ms, its tokens alone take {floor_ms:.3f} ms")
     if 0.0 <= record.tpot_ms < least_ms + profile.decode_ms_per_seq - slack_ms:
         notes.add("speed", f"request {record.request_id}: TPOT {record.tpot_ms:.3f} ms, the least step takes {least_ms:.3f} ms")
 

@@ -201,6 +201,7 @@ class _Kernel:
             if live is not None and live.number == number:
                 self._touched[live.instance] = self._engines[live.instance]
                 ended = self._scheduler.end(request_id, OutcomeKind.TIMED_OUT, now_s)
+                self.heard[live.instance].breaks_off(request_id, now_s)
                 self._models[live.instance].abort(request_id)
                 self._ended(ended, now_s)
 

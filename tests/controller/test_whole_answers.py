@@ -119,7 +119,7 @@ def test_a_whole_answer_in_flight_is_protected_once_the_pace_is_known(known_pace
     made = build()
     (one,) = made.instances.values()
     if known_pace:
-        counted(one.pace, one.counted, seconds=4.0, step_ms=30.0, running=4)
+        counted(one.pace, one.engine_count, seconds=4.0, step_ms=30.0, running=4)
     submit(made, "first")
     made.dispatch(0.0)
     submit(made, "long", prompt=9000)
@@ -134,8 +134,8 @@ def test_a_whole_answer_in_flight_is_protected_once_the_pace_is_known(known_pace
 def test_a_whole_answer_may_be_slower_by_what_its_first_token_does_not_need(ttft_ms: float, joins: bool):
     made = build()
     (one,) = made.instances.values()
-    counted(one.pace, one.counted, seconds=30.0, step_ms=20.0, running=1)
-    counted(one.pace, one.counted, seconds=30.0, step_ms=50.0, running=8)
+    counted(one.pace, one.engine_count, seconds=30.0, step_ms=20.0, running=1)
+    counted(one.pace, one.engine_count, seconds=30.0, step_ms=50.0, running=8)
     for number in range(8):
         submit(made, f"{number}", prompt=10, tpot_ms=400.0)
     assert len(made.dispatch(0.0)) == 8

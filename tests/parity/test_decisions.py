@@ -47,6 +47,7 @@ def test_every_policy_is_decided_alike(scenario: Scenario, requests: int):
 OTHER_SETTINGS = {
     # The pace is learned from streams beside them, or from the engines' counters alone.
     "half-whole": Scenario(policy="edf", then="robust-edf", seed=4, requests=300, rate=12.0, whole=0.5),
+    "broken-off": Scenario(policy="edf", then="robust-edf", seed=7, requests=300, rate=14.0, whole=0.7, timeout_s=1.2, tpot_guard=0.7),
     "all-whole": Scenario(policy="edf", then="robust-edf", seed=5, requests=300, rate=12.0, whole=1.0),
     # Five requests leave together with the one that is being admitted: they have to reach the engine in that order.
     "fast-tick": Scenario(policy="fcfs", then="sjf", seed=839684, requests=519, tick_s=0.02, queue_limit=60, tpot_guard=0.3),

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 BREAKS_MOST = 3
 """How often in a row the connection may break with the same message alone under way."""
-ASIDE_FOR = 3600
-"""Values of a state topic that are left out after its messages have done so: an hour at the default period."""
+ASIDE_FOR = 60
+"""Values of a state topic that are left out after its messages have done so: a minute or some, since the broker may only have been slow."""
 
 
 class Outgoing(NamedTuple):

@@ -54,7 +54,7 @@ class TpotGuard:
     hold up all others until it ends. And a request at the last moment for its TTFT target joins if its prefill makes no other request miss
     its target, even if it takes more than its share of the room; or if it is likelier to keep its own target than to cost others theirs. A
     whole answer needs no last moment for that: while it waits, it loses what it could give to slower decoding. Where users of slow engines
-    stream nothing, 74 instead of 65 % are in time with that (`lab/benchmarks/closed_chats.py --whole 8`). The pace does not tell what a
+    stream nothing, 71 instead of 65 % are in time with that (`lab/benchmarks/closed_chats.py --whole 8`). The pace does not tell what a
     request will get where the machine's speed changes by itself: to wait for a better pace then loses more requests by their TTFT than it
     saves (`lab/benchmarks/guard_study.py --phases`: 52.7 % in time up to half of capacity without that last rule, 54.9 with it).
 

@@ -30,12 +30,13 @@ class Counted(NamedTuple):
 class EngineCount:
     """Adds up what the counters of an engine grow by while it has work, and fits its steps to that."""
 
-    __slots__ = ("_fit", "_last", "_next", "_prompt_tokens", "_sequence_s", "_span_s", "_tokens")
+    __slots__ = ("_fit", "_last", "_next", "_prompt_tokens", "_sequence_s", "_settled", "_span_s", "_tokens")
 
     def __init__(self) -> None:
         self._fit = StepFit()
         self._last: EngineSnapshot | None = None
         self._next: EngineSnapshot | None = None
+        self._settled = False
         self.restart()
 
     def restart(self) -> None:
@@ -53,17 +54,24 @@ class EngineCount:
         last, snapshot = self._last, self._next
         if snapshot is None:
             return
-        self._last, self._next = snapshot, None
-        if last is None or not (last.running and snapshot.running):
+        self._next = None
+        if last is None or not snapshot.running or snapshot.taken_s <= last.taken_s or _went_back(last, snapshot):
+            self._last, self._settled = snapshot if snapshot.running else None, False
             return
         tokens = snapshot.generation_tokens_total - last.generation_tokens_total
-        prompt_tokens = snapshot.prompt_tokens_total - last.prompt_tokens_total
+        if not tokens:
+            # An engine may tell its counters more rarely than its load.
+            return
+        self._last = snapshot
+        if not self._settled:
+            # They may have grown before its work began, or not been read then.
+            self._settled = True
+            return
         span_s = snapshot.taken_s - last.taken_s
-        if tokens >= 0 and prompt_tokens >= 0 and span_s > 0.0:  # else it has restarted
-            self._tokens += tokens
-            self._prompt_tokens += prompt_tokens
-            self._span_s += span_s
-            self._sequence_s += 0.5 * (last.running + snapshot.running) * span_s
+        self._tokens += tokens
+        self._prompt_tokens += snapshot.prompt_tokens_total - last.prompt_tokens_total
+        self._span_s += span_s
+        self._sequence_s += 0.5 * (last.running + snapshot.running) * span_s
 
     def take(self, now_s: float) -> Counted | None:
         """What was counted before `now_s`, once it is `SPAN_S`; None until then, and of an engine that counts no tokens.
@@ -80,3 +88,9 @@ class EngineCount:
         self.restart()
         step = self._fit.step
         return None if step is None else Counted(step, took_ms / steps, sequences, steps, prompt_tokens)
+
+
+def _went_back(last: EngineSnapshot, snapshot: EngineSnapshot) -> bool:
+    """Whether the engine has restarted."""
+    tokens = snapshot.generation_tokens_total < last.generation_tokens_total
+    return tokens or snapshot.prompt_tokens_total < last.prompt_tokens_total

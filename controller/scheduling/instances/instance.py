@@ -44,7 +44,8 @@ class Instance:
         pace: The measured speed of the instance. `token_ms`: its time per output token with what is in flight, None before a sample.
         lead: What a first token takes here beyond the prompt's own prefill, None if it is not needed.
         preemptions: The preemptions caused by dispatches beyond the fence.
-        version: A counter that grows with every start, first token and end. `tally`: what it decodes.
+        version: A counter that grows with every start, first token and end. `tally`: what it decodes. `prompts`: what it still computes.
+        engine_count: What the engine itself counts.
         recovery: Limits the requests in flight while the instance shows that it serves, after a failure or when it has just joined.
         draining: Whether it takes no new requests. `engine`: the engine's last snapshot.
         groups: The groups that count it among the open ones while it is open.
@@ -63,9 +64,9 @@ class Instance:
         "advised",
         "capacity_n_run",
         "context",
-        "counted",
         "draining",
         "engine",
+        "engine_count",
         "fence",
         "groups",
         "guard",
@@ -118,7 +119,7 @@ class Instance:
         self.source: TokenSource | None = None
         self.version = 0
         self.tally = DecodeTally()
-        self.counted = EngineCount()
+        self.engine_count = EngineCount()
         self._fresh_s = float("-inf")
         self._fresh_version = -1
         self._busy = 0.0
@@ -261,7 +262,7 @@ class Instance:
             self.recovery.begin(self.in_flight)
         self.recovery.seen(snapshot.taken_s)
         self.engine = snapshot
-        self.counted.saw(snapshot)
+        self.engine_count.saw(snapshot)
         if snapshot.kv_capacity_tokens and self._fenced and self.spec.kv_capacity_tokens == 0:
             self.fence.resize(snapshot.kv_capacity_tokens)
         self._stated_n_run = snapshot.max_num_seqs_ceiling or max(self._stated_n_run, snapshot.max_num_seqs or 0)
@@ -288,7 +289,7 @@ class Instance:
         run = Running(entry, self, policy, now_s, kv_usage=usage, cached_tokens=cached_tokens)
         self.prompts.sent(run, self.prefill_ms(entry), now_s)
         if not request.stream:
-            run.from_step = self.pace.foresight.steps + self.pace.steps_in(self.prompts.left_ms(now_s), self.token_ms)
+            run.from_step = self.pace.foresight.steps + (self.prompts.left_ms(now_s) / self.token_ms if self.token_ms else 0.0)
             self._stops(run, self.in_flight)
         self.running[request.id] = run
         self.in_flight += 1
@@ -342,8 +343,8 @@ class Instance:
         """Learns the pace from the tokens decoded since the last sample."""
         if (sample := self.tally.sample(now_s, self.source)) is not None:
             self.pace.decoded(*sample, quiet=not self.prompts.recent)
-            self.counted.restart()
-        elif not (self.tally.streams or len(self.prompts)) and (counted := self.counted.take(now_s)) is not None:
+            self.engine_count.restart()
+        elif not (self.tally.streams or len(self.prompts)) and (counted := self.engine_count.take(now_s)) is not None:
             self.pace.counted(counted)
         else:
             return

@@ -44,6 +44,8 @@ holds up for half a minute would otherwise make the instance look many times slo
 that could show otherwise. An engine that has become slower is followed all the same, by a few per cent with each prompt."""
 _STOPS_STEPS, _STOP_SHARE = 128.0, 0.1
 """Steps of the engine in which half of what is known of the share of stops is replaced; and the weight of a new one in their mean."""
+_STOPS_MOST_MS = 10_000.0
+"""Most of the stops that are remembered until the pace is measured: where it is not, they would grow for ever."""
 _COUNTED_STEPS = 200.0
 """Steps in which half of what the counted steps do not explain is replaced: the stops for prompts, which come in lots. With 32, of whole
 answers alone 5 points fewer are in time past capacity (`lab/benchmarks/whole_answers.py`)."""
@@ -127,7 +129,7 @@ class Stops:
 
     def stopped(self, ms: float) -> None:
         """Records that a prompt was computed which took so long."""
-        self._since_ms += ms
+        self._since_ms = min(self._since_ms + ms, _STOPS_MOST_MS)
         self.ms += _STOP_SHARE * (ms - self.ms)
 
     def passed(self, ms: float, steps: float) -> None:
@@ -140,7 +142,8 @@ class Stops:
 class InstanceSpeed:
     """Speed of one instance under its current load.
 
-    The pace is a line over the sequences in flight, fitted to recent samples, plus what the last samples have beyond it.
+    The pace is a line over the sequences in flight, fitted to recent samples of streams, plus what the last samples have beyond it. While
+    no stream shows it, it is a step of the engine, fitted to its counters, plus what the last counts have beyond that.
 
     Attributes:
         floor_ms: About the 5 % quantile of the samples without any prefill: the instance's pace under little load. None before the first
@@ -188,16 +191,16 @@ class InstanceSpeed:
 
     def rise_ms(self, token_ms: float) -> float:
         """What a sequence more adds to a pace of `token_ms`, by the line of the pace: `_RISE_MOST` of it at most."""
-        return min(self._line.rise_ms if self._step is None else self._step.seq_ms, _RISE_MOST * token_ms)
+        return min(self._rise_ms, _RISE_MOST * token_ms)
 
-    def steps_in(self, ms: float, token_ms: float | None) -> float:
-        """Decode steps in so many milliseconds at a pace; 0 while that is not known."""
-        return ms / token_ms if token_ms else 0.0
+    @property
+    def _rise_ms(self) -> float:
+        return self._line.rise_ms if self._step is None else self._step.seq_ms
 
     def expectation(self, sequences: float) -> Expectation | None:
         """What is expected of a request that has its first token now; None before the first sample."""
         token_ms = self.token_ms(sequences)
-        return None if token_ms is None else self.foresight.expect(token_ms, self._line.rise_ms, sequences)
+        return None if token_ms is None else self.foresight.expect(token_ms, self._rise_ms, sequences)
 
     def best_ms(self) -> float | None:
         """The best pace that waiting can bring: the floor, or what a request alone has now if that is more; None before a floor.
@@ -205,7 +208,9 @@ class InstanceSpeed:
         The floor is what the quickest samples show. Where the machine has other work, a few are quick at any load, and a request that
         waits for such a pace waits for chance.
         """
-        if self.floor_ms is None or self._step is not None or not self._line.is_near(1.0):
+        if self._step is not None:
+            return self._step.decode_ms(1.0)
+        if self.floor_ms is None or not self._line.is_near(1.0):
             return self.floor_ms
         return max(self.floor_ms, self._line.at(1.0) + self._beyond_ms)
 
@@ -243,8 +248,9 @@ class InstanceSpeed:
         self.stops.passed(counted.token_ms * steps, steps)
         share = 1.0 - 0.5 ** (steps / _COUNTED_STEPS)
         self._counted_ms += share * (counted.token_ms - step.decode_ms(counted.sequences) - self._counted_ms)
-        self.alone_ms = self.floor_ms = step.decode_ms(1.0)
-        if counted.prompt_tokens:
+        if not self._line.samples:
+            self.alone_ms = step.decode_ms(1.0)
+        if counted.prompt_tokens and step.prompt_ms > 0.0:
             self._prefill.add(step.prompt_ms * counted.prompt_tokens, counted.prompt_tokens)
 
     def _learn_alone(self, ms_per_token: float, steps: float) -> None:
