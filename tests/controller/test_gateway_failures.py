@@ -9,7 +9,7 @@ import aiohttp
 import orjson
 import pytest
 from aiohttp import web
-from gateway_kit import MODEL, Rig, Sim, chat, eventually, gateway_config, make_config, running, start_sim
+from gateway_kit import MODEL, Answer, Rig, Sim, chat, eventually, gateway_config, make_config, running, start_sim
 from hmas_lab.memory_bus import MemoryBus
 from typing_kit import known
 
@@ -216,16 +216,22 @@ async def test_an_engine_that_is_no_engine(tmp_path: Path):
     assert "sim-1" in detail
 
 
+async def tried_once(rig: Rig, requests: int) -> tuple[asyncio.Task[Answer], list[asyncio.Task[Answer]]]:
+    """One request that keeps the second engine busy, and some that the first one has failed and that wait for the second."""
+    rig.gateway.scheduler.set_draining("sim-1", draining=True)
+    blocker = asyncio.create_task(rig.post(chat("long", tokens=3000)))
+    await eventually(lambda: rig.sims[1].model.running)
+    await set_fault(rig, rig.sims[0], "reset-before")
+    rig.gateway.scheduler.set_draining("sim-1", draining=False)
+    waiting = [asyncio.create_task(rig.post(chat(f"waits {number}", tokens=3))) for number in range(requests)]
+    await eventually(lambda: rig.gateway.scheduler.counts().dispatched == 1 + requests and rig.gateway.scheduler.queued == requests)
+    return blocker, waiting
+
+
 async def test_a_stranded_retry_is_told_so(tmp_path: Path):
     """Its first engine failed, its second is drained away before its turn comes: it does not wait for its deadline."""
     async with running(tmp_path, engines=2, scheduler=SchedulerConfig(policy="fcfs", n_run=1, tick_s=0.02)) as rig:
-        rig.gateway.scheduler.set_draining("sim-1", draining=True)
-        blocker = asyncio.create_task(rig.post(chat("long", tokens=3000)))
-        await eventually(lambda: rig.sims[1].model.running)
-        await set_fault(rig, rig.sims[0], "reset-before")
-        rig.gateway.scheduler.set_draining("sim-1", draining=False)
-        waiting = [asyncio.create_task(rig.post(chat(f"waits {number}", tokens=3))) for number in range(2)]
-        await eventually(lambda: rig.gateway.scheduler.counts().dispatched == 3 and rig.gateway.scheduler.queued == 2)
+        blocker, waiting = await tried_once(rig, 2)
         fleet = rig.gateway.fleet
         with mock.patch.object(fleet, "down_for_s", wraps=fleet.down_for_s) as looked:
             assert not rig.gateway.manager.give_up_stranded()
@@ -242,13 +248,7 @@ async def test_of_many_requests_that_were_tried_once_each_is_looked_at_in_turn(t
     """A bounded number is looked at each time; those that an engine may still serve hide none that no engine may."""
     monkeypatch.setattr(manager, "STRANDED_LOOKED", 2)
     async with running(tmp_path, engines=2, scheduler=SchedulerConfig(policy="fcfs", n_run=1, tick_s=0.02)) as rig:
-        rig.gateway.scheduler.set_draining("sim-1", draining=True)
-        blocker = asyncio.create_task(rig.post(chat("long", tokens=3000)))
-        await eventually(lambda: rig.sims[1].model.running)
-        await set_fault(rig, rig.sims[0], "reset-before")
-        rig.gateway.scheduler.set_draining("sim-1", draining=False)
-        waiting = [asyncio.create_task(rig.post(chat(f"waits {number}", tokens=3))) for number in range(4)]
-        await eventually(lambda: rig.gateway.scheduler.counts().dispatched == 5 and rig.gateway.scheduler.queued == 4)
+        blocker, waiting = await tried_once(rig, 4)
         away = lambda model, tried=frozenset(), *, only="": 1e9 if "gone" in tried else 0.0  # noqa: E731
         for live in [live for live in rig.gateway.manager.active.values() if live.stage == "waiting"]:
             known(live.entry).tried = frozenset({"gone"})

@@ -130,6 +130,19 @@ def test_a_whole_answer_in_flight_is_protected_once_the_pace_is_known(known_pace
     assert "short" in one.running
 
 
+def test_what_prompts_were_thought_to_take_is_forgotten_with_the_last_whole_answer():
+    made = build()
+    (one,) = made.instances.values()
+    for name in ("first", "second"):
+        submit(made, name, prompt=9000)
+        made.dispatch(0.0)
+    assert one.prompts.left_ms(0.0) == 9000.0
+    made.end("first", OutcomeKind.COMPLETED, 1.0, 100)
+    assert one.prompts.left_ms(1.0) > 0.0
+    made.end("second", OutcomeKind.COMPLETED, 2.0, 100)
+    assert (one.prompts.left_ms(2.0), one.prefill_tokens) == (0.0, 0)
+
+
 @pytest.mark.parametrize(("ttft_ms", "joins"), [(500.0, False), (4000.0, True)])
 def test_a_whole_answer_may_be_slower_by_what_its_first_token_does_not_need(ttft_ms: float, joins: bool):
     made = build()

@@ -111,11 +111,12 @@ class TpotGuard:
             return True
         if late:
             return False
-        last_chance = is_last_chance(entry, instance.first_token_ms(entry), now_s)
-        if not floods and (last_chance or not entry.request.stream):
-            fits = last_chance and keeps_own and stop_ms <= room_ms
-            if fits or self._is_worth_it(own_ms, entry.request.sequences, instance, stop_ms, now_s):
-                return True
+        last_chance = not floods and is_last_chance(entry, instance.first_token_ms(entry), now_s)
+        if last_chance and keeps_own and stop_ms <= room_ms:
+            return True
+        weighs = last_chance or not (floods or entry.request.stream)
+        if weighs and self._is_worth_it(own_ms, entry.request.sequences, instance, stop_ms, now_s):
+            return True
         since_s, last_s = self._denied.get(instance.name, (now_s, now_s))
         if now_s - last_s > _WAITED_S:
             since_s = now_s

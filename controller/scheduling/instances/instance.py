@@ -359,7 +359,7 @@ class Instance:
         """Removes a request that is no longer in flight from the accounts."""
         request = run.entry.request
         del self.running[request.id]
-        self.prompts.ended(run, now_s)
+        self.prompts.ended(run, now_s, is_last=self.in_flight == 1)
         self.in_flight, self.sequences = self.in_flight - 1, self.sequences - request.sequences
         self.token_ms = self.pace.token_ms(self.sequences)
         self._turn()

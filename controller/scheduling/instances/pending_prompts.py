@@ -44,13 +44,13 @@ class PendingPrompts:
             self.until_s = now_s
         return True
 
-    def ended(self, run: Running, now_s: float) -> None:
-        """Takes the prompt of a request out that has ended, if its first token has not."""
+    def ended(self, run: Running, now_s: float, *, is_last: bool) -> None:
+        """Takes the prompt of a request out that has ended without a first token, as whole answers do. `is_last`: no other is in flight."""
         if run.first_s is not None:
             return
         self.tokens -= run.to_compute
         self._awaiting.pop(run.entry.request.id, None)
-        if run.streams and not self._awaiting:
+        if is_last or (run.streams and not self._awaiting):
             self.until_s = now_s
 
     def sampled(self) -> None:
