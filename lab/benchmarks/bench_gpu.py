@@ -87,8 +87,9 @@ async def tool(args: argparse.Namespace, engine: str, folder: Path) -> None:
         sizes = {"prompt_tokens": PROMPT_TOKENS, "output_tokens": OUTPUT_TOKENS, "in_flight": IN_FLIGHT}
         summary: dict[str, Any] = {"rounds": args.rounds, "seconds": args.tool_seconds, **sizes, "missing": {}}
         summary |= {"rows": [], "capacity_rps": {args.shape: round(capacity, 2)}}
-        for share, goal in SHARES.items():
+        for share in map(float, args.tool_loads.split(",")):
             load, rps = f"{share:g} of capacity", share * capacity
+            goal = SHARES.get(share, 1.0)
             cell = Cell(tool=VLLM, place=place, load=load, rps=rps, ttft_ms=args.ttft_ms, tpot_ms=args.tpot_ms, goal=goal)
             summary["rows"].append(await compare(site, cell, args.rounds, say))
             write_result(args.out / f"{TOOL}.json", {"version": VERSION, "summary": summary})
@@ -135,6 +136,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=GPU.seed, help="requests and times follow from it")
     parser.add_argument("--door-budget", type=float, default=600.0, help="seconds after which no run at the front door begins")
     parser.add_argument("--tool-seconds", type=float, default=20.0, help="length of each of the tool's loads")
+    shares = ",".join(map(str, SHARES))
+    parser.add_argument("--tool-loads", default=shares, help="rates of the tool over its own capacity, with commas between")
     parser.add_argument("--rounds", type=int, default=1, help="how often each of the tool's loads is run")
     parser.add_argument("--ttft-ms", type=int, default=500, help="TTFT target of the tool's loads")
     parser.add_argument("--tpot-ms", type=int, default=25, help="TPOT target of the tool's loads")
