@@ -53,10 +53,11 @@ def after(rps: float, late: float, *, seconds: float = 20.0, sequences: int = 1)
         # 0.64 s of decoding and 0.02 of a prompt: at 4 requests a second the load is 0.18, its square 0.03.
         (4.0, 0.1, True),
         (4.0, 0.02, False),
-        # At 10 a second it is 0.46, its square 0.21.
-        (10.0, 0.1, False),
-        (10.0, 0.4, True),
-        # At 16 a second all would be late, and 39 in flight.
+        # At 6 a second it is 0.27, its square 0.07.
+        (6.0, 0.06, False),
+        (6.0, 0.2, True),
+        # At 10 a second 12 would be in flight, and at 16 a second 39.
+        (10.0, 1.0, False),
         (16.0, 1.0, False),
         # At 20 a second the engine cannot do it.
         (20.0, 1.0, False),
@@ -109,6 +110,20 @@ def test_an_engine_that_fills_up_ends_it_early_and_for_a_while():
     assert not made.active
 
 
+def test_an_engine_that_each_sequence_makes_much_slower_begins_none():
+    """Alone a request has 20 ms a token, as in the others' case: each further one adds 4 ms to all."""
+    made, scheduler = after(5.0, 0.2), build()
+    pace = scheduler.instances["a"].pace
+    for number in range(400):
+        sequences = 1.0 + number % 6
+        pace.decoded(16.0 + 4.0 * sequences, sequences, 32.0)
+    assert pace.token_ms(1.0) == pytest.approx(PACE_MS, rel=0.15)
+    made.look(list(scheduler.instances.values()), 0.0)
+    assert not made.active
+    made.look(list(build().instances.values()), 0.0)
+    assert made.active
+
+
 def test_nothing_known_of_an_engine_begins_none():
     made = after(4.0, 0.5)
     unknown = Scheduler(
@@ -143,10 +158,10 @@ def test_what_the_guard_holds_goes_in_a_pause_and_says_so():
     before = [name for now_s, name, _ in sent if now_s < began_s]
     # The guard gives way by itself for one request, after 3 s.
     assert (before, began_s) == (["0", "35"], pytest.approx(4.5))
-    # All that come from then on go at once, and those that are late already beside them.
-    came = {str(tick) for tick in range(50, 120, 5)}
+    # All that come from then on go at once, and those that are late already beside them, until the engine is crowded.
+    came = {str(tick) for tick in range(50, 90, 5)}
     assert {name: now_s for now_s, name, _ in sent if name in came} == {name: int(name) / 10 for name in came}
-    assert {name for now_s, name, _ in sent if now_s >= began_s} >= {"5", "10", "15", "20", "25", "30", "40", "45"}
+    assert {name for now_s, name, _ in sent if now_s >= began_s} >= {"5", "10", "15", "20", "25", "30", "45"}
 
 
 def test_what_a_window_makes_late_says_nothing_of_the_guard():
