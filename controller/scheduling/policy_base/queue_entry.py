@@ -13,7 +13,7 @@ from hmas.controller.scheduling.policy_base.service_split import FOLLOWS_TRAFFIC
 
 _DECODED_EARLY = 0.25
 """Part of the time that its TPOT target gives a whole answer that it may wait instead: engines that keep the target are mostly faster. With
-0, 67 instead of 77 % are in time past capacity where nobody streams (`lab/benchmarks/whole_answers.py`), since they are given up too early;
+0, 67 instead of 75 % are in time past capacity where nobody streams (`lab/benchmarks/whole_answers.py`), since they are given up too early;
 with 0.5, 78 to 80 % up to one and a half times the capacity, and 68 instead of 72 at twice."""
 
 
