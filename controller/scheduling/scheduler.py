@@ -68,7 +68,7 @@ class Scheduler(SchedulerReports):
             tuple(made.values()),
             policy=policy,
             parameters=own_parameters(complete),
-            overdue=settings.overdue,
+            demoting=settings.overdue != "keep",
             service_share=settings.late_service_share,
             shown=settings.late_confidence > 0.0,
             overdue_wait_s=settings.overdue_wait_s,

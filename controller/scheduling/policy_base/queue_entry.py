@@ -11,11 +11,6 @@ from hmas.controller.core.types import Estimates, Request
 from hmas.controller.scheduling.policy_base.declaration import Signal, mypyc_attr
 from hmas.controller.scheduling.policy_base.service_split import FOLLOWS_TRAFFIC, SLOW_QUANTILE
 
-_DECODED_EARLY = 0.25
-"""Part of the time that its TPOT target gives a whole answer that it may wait instead: engines that keep the target are mostly faster. With
-0, 67 instead of 75 % are in time past capacity where nobody streams (`lab/benchmarks/whole_answers.py`), since they are given up too early;
-with 0.5, 78 to 80 % up to one and a half times the capacity, and 68 instead of 72 at twice."""
-
 
 @dataclass
 class QueueEntry:
@@ -58,14 +53,6 @@ class QueueEntry:
     def ttft_deadline_s(self) -> float:
         """When the first token is due: a_r + SLO_ttft."""
         return self.request.arrival_s + self.estimates.slo.ttft_ms / 1000.0
-
-    @property
-    def wait_spare_s(self) -> float:
-        """How much later the first token of a whole answer may come, since it has one target for all of it; 0 of a stream."""
-        if self.request.stream:
-            return 0.0
-        further = max(0.0, self.estimates.output_tokens / self.request.sequences - 1.0)
-        return _DECODED_EARLY * self.estimates.slo.tpot_ms * further / 1000.0
 
     @property
     def deadline_s(self) -> float:

@@ -40,7 +40,7 @@ class WaitQueue:
         *,
         policy: str,
         parameters: Mapping[str, float] | None,
-        overdue: str,
+        demoting: bool,
         service_share: float,
         shown: bool,
         overdue_wait_s: float,
@@ -48,7 +48,7 @@ class WaitQueue:
         weights: Mapping[str, float],
         binds: bool = False,
     ) -> None:
-        self._demoting, self._sheds = overdue != "keep", overdue == "shed"
+        self._demoting = demoting
         self._service_share = service_share
         self._shown = shown
         self._overdue_wait_s = overdue_wait_s
@@ -57,7 +57,7 @@ class WaitQueue:
         self._deadlines: LazyHeap[QueuedRequest] = LazyHeap()
         self._expired: LazyHeap[QueuedRequest] = LazyHeap()
         self.weights = weights
-        self.backlog = Backlog(makes_way=self._demoting)
+        self.backlog = Backlog(makes_way=demoting)
         self.tokens = 0
         self.overdue = 0
         self.long = 0
@@ -286,15 +286,7 @@ class WaitQueue:
         """When the request must be dispatched to meet its TTFT target, by the current measurements of the instances."""
         entry = waiting.entry
         shown_ms = waiting.group.instances.first_token_ms(entry) if self._shown else None
-        return self._due_s(entry) - needed_ms(self._least_ms(waiting), shown_ms, entry.estimates.slo.ttft_ms) / 1000.0
-
-    def _due_s(self, entry: QueueEntry) -> float:
-        """When its first token is due. Where late requests are shed, a whole answer is late as a stream is.
-
-        First come, first served then sends all that can just be in time: with the spare, 54 instead of 67 % of whole answers are in time
-        under the best fixed window (`lab/benchmarks/whole_answers.py`).
-        """
-        return entry.ttft_deadline_s + (0.0 if self._sheds else entry.wait_spare_s)
+        return entry.ttft_deadline_s - needed_ms(self._least_ms(waiting), shown_ms, entry.estimates.slo.ttft_ms) / 1000.0
 
     def _least_ms(self, waiting: QueuedRequest) -> float:
         """The least time to its first token: a share of the prediction or of the measured prefill time, whichever is shorter."""
@@ -304,17 +296,17 @@ class WaitQueue:
         """Schedules a check for the earliest time at which the request may become overdue."""
         entry = waiting.entry
         if self._shown:
-            look_s = first_look_s(self._due_s(entry), self._least_ms(waiting), entry.estimates.slo.ttft_ms)
+            look_s = first_look_s(entry.ttft_deadline_s, self._least_ms(waiting), entry.estimates.slo.ttft_ms)
         else:
             look_s = self._latest_start_s(waiting)
         self._overdue_at.push(entry.request.id, look_s, entry.seq, waiting)
 
     def _watch_deadline(self, waiting: QueuedRequest, *, overdue: bool) -> None:
-        """Ends its wait at its own deadline, or `overdue_wait_s` after its first token was due if it is late for that."""
+        """Ends its wait at its own deadline, or `overdue_wait_s` after its TTFT target if it has missed that."""
         entry = waiting.entry
         until_s = entry.request.deadline_s
         if overdue:
-            until_s = min(until_s, self._due_s(entry) + self._overdue_wait_s)
+            until_s = min(until_s, entry.ttft_deadline_s + self._overdue_wait_s)
         if until_s < math.inf:
             self._deadlines.push(entry.request.id, until_s, entry.seq, waiting)
         else:
