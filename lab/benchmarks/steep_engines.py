@@ -1,4 +1,4 @@
-"""Engines to which each sequence adds a sixth of the pace of a request alone, beside fixed windows: good requests in percent.
+"""Engines to which each sequence adds a seventh of the pace of a request alone, beside fixed windows: good requests in percent.
 
 On such an engine a batch that is a little too large makes all in flight miss their TPOT targets, and one that is too small is slow. The
 best window depends on the targets; the product has none and is told nothing of the engine.
@@ -20,7 +20,7 @@ from hmas.engines.sim.model import EngineModel
 from hmas.planning.case import SloTarget
 
 STEEP_MS = 3.0
-"""What a sequence adds to a step, which takes 17.6 ms for one."""
+"""What a sequence adds to a step, which takes 20.6 ms for one."""
 SECONDS, COLD_S = 120.0, 30.0
 WINDOWS = ("4", "6", "8", "12")
 """Fixed windows, first come first served, that refuse what can no longer have its first token in time."""

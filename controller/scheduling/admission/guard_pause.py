@@ -17,9 +17,9 @@ PAUSE_S = 30.0
 SEQUENCES_MOST = 8.0
 """Sequences in flight on an instance that the load may be expected to come to in a pause."""
 CROWDED = 16
-"""Sequences in flight on an instance beyond which a pause ends early: the expectation was wrong. With 16 and 24 sequences, 53 instead of
-58 % are in time on a steep engine at a target of 40 ms (`lab/benchmarks/steep_engines.py`), and as many on a machine that changes its
-speed."""
+"""Sequences in flight on an instance beyond which a pause ends early: the expectation was wrong. With 16 expected and 24 present at most,
+5 points fewer are in time on a steep engine at a target of 40 ms (`lab/benchmarks/steep_engines.py`), and as many on a machine that
+changes its speed."""
 LOAD_MOST = 0.8
 """Share of an engine's time that the load may take, by what a request costs it."""
 LATE_LEAST = 0.03

@@ -160,7 +160,7 @@ class TpotGuard:
         token_ms = instance.pace.token_ms(instance.sequences + entry.request.sequences)
         if self.share <= 0.0 or token_ms is None or token_ms * _APART_MARGIN <= entry.estimates.slo.tpot_ms:
             return True
-        best_ms = instance.pace.best_ms(instance.sequences) or 0.0
+        best_ms = instance.pace.best_ms() or 0.0
         return not any(run.streams and best_ms <= run.tpot_slo_ms < token_ms for run in instance.running.values())
 
     def dispatched(self, instance: Instance) -> None:
@@ -223,7 +223,7 @@ def _keeps(target_ms: float, request: Request, instance: Instance, *, floods: bo
         return True
     if not floods and (beside_ms := instance.pace.token_ms(instance.sequences + request.sequences + _MORE_SEQUENCES)) is not None:
         margin = min(margin, beside_ms / token_ms)
-    best_ms = instance.pace.best_ms(instance.sequences)
+    best_ms = instance.pace.best_ms()
     # A target below the instance's best pace is missed whenever the request goes, and one just above it never has the margin. That pace has
     # to be measured first: otherwise an instance that was once flooded looks slow, takes every request that it cannot serve in time, and
     # never recovers.

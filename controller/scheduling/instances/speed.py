@@ -27,10 +27,6 @@ _NEAR_SAMPLES = 20.0
 _RISE_MOST = 0.06
 """Largest share of the pace that a sequence more is taken to add to it. Over 20 s the line takes a machine's slowness for the batch's
 doing, since a slow machine has more in flight. Engines that were measured have 0.5 to 10 %."""
-_RISE_STEEP = 0.1
-"""What a sequence more may add on an engine that is not known yet, as a share of the pace of a request alone: the most that was measured.
-Without this bound an engine that is flooded at its start looks too slow for all targets, takes every request, and stays flooded: on one
-to which each sequence adds 17 %, 8 instead of 29 % of chats are in time at twice its capacity (`lab/benchmarks/steep_engines.py`)."""
 _FLOOR_LEVEL = 0.05
 _FLOOR_STEP = 0.05
 """Level and relative step of the floor."""
@@ -207,21 +203,17 @@ class InstanceSpeed:
         token_ms = self.token_ms(sequences)
         return None if token_ms is None else self.foresight.expect(token_ms, self.sequence_ms, sequences)
 
-    def best_ms(self, sequences: float) -> float | None:
+    def best_ms(self) -> float | None:
         """The best pace that waiting can bring: the floor, or what a request alone has now if that is more; None before a floor.
 
         The floor is what the quickest samples show. Where the machine has other work, a few are quick at any load, and a request that
-        waits for such a pace waits for chance. And where many sequences are in flight, none was quick: the best pace is then no more than a
-        steep engine would have with one. `sequences`: how many are in flight.
+        waits for such a pace waits for chance.
         """
-        best_ms, token_ms = self.floor_ms, self.token_ms(sequences)
         if self._step is not None:
-            best_ms = self._step.decode_ms(1.0)
-        elif best_ms is not None and self._line.is_near(1.0):
-            best_ms = max(best_ms, self._line.at(1.0) + self._beyond_ms)
-        if best_ms is None or token_ms is None:
-            return best_ms
-        return min(best_ms, token_ms / (1.0 + _RISE_STEEP * max(0.0, sequences - 1.0)))
+            return self._step.decode_ms(1.0)
+        if self.floor_ms is None or not self._line.is_near(1.0):
+            return self.floor_ms
+        return max(self.floor_ms, self._line.at(1.0) + self._beyond_ms)
 
     def decoded(self, ms_per_token: float, sequences: float = 1.0, steps: float = _ALONE_STEPS, *, quiet: bool = True) -> None:
         """Records the mean time per token of the decoding requests since the last sample.
