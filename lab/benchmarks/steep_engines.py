@@ -8,7 +8,6 @@ best window depends on the targets; the product has none and is told nothing of 
 """
 
 import argparse
-from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from statistics import fmean
@@ -47,7 +46,7 @@ def of_chats(rate_rps: float, whole: float, arm: str, seed: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
-    seeds: Iterable[int] = range(1, parser.parse_args().seeds + 1)
+    seeds = range(1, parser.parse_args().seeds + 1)
     rows = {
         f"300 + 100, {ttft_ms}/{tpot_ms} ms, {rate}/s": partial(uniform, rate, ttft_ms, tpot_ms) for rate, (ttft_ms, tpot_ms) in UNIFORM
     }

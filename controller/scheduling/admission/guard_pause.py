@@ -28,7 +28,7 @@ REQUESTS_LEAST = 8.0
 """How many requests have to have come lately."""
 MEMORY_S = 10.0
 """Time constant in seconds over which it is counted what comes, and what becomes late."""
-_RISE_LEAST, _RISE_MOST = 0.04, 0.2
+_RISE_BOUNDS = (0.04, 0.2)
 """Bounds of the share of the pace of a request alone that each further sequence is taken to add to it. Where a machine changes its speed,
 the line of the pace takes its slowness for the batch's doing."""
 
@@ -92,9 +92,12 @@ class GuardPause:
         most = 0.0 if able else inf
         for instance in able:
             alone_ms = instance.pace.token_ms(1.0)
-            decoding = inf if alone_ms is None else alone_ms * output_tokens / 1000.0
+            if alone_ms is None:
+                return inf
+            decoding = alone_ms * output_tokens / 1000.0
+            least, largest = _RISE_BOUNDS
+            rise = min(largest, max(least, instance.pace.sequence_ms / alone_ms))
             # What prompts take is in proportion to their tokens, so those of a second take their share of the time.
-            rise = min(_RISE_MOST, max(_RISE_LEAST, instance.pace.sequence_ms / alone_ms)) if alone_ms else _RISE_LEAST
             load = instance.pace.prefill_ms(round(prompt_tokens), inf) / 1000.0 + rise * decoding
             if load > LOAD_MOST or late_share < load * load:
                 return inf
