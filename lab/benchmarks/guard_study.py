@@ -230,11 +230,11 @@ def good_of(tenant: str, records: list[RequestRecord]) -> int:
 
 
 def run(
-    arrivals: Iterable[Arrival], engines: dict[str, EngineModel], history: History, *, arm: str = PRODUCT, seed: int
+    arrivals: Iterable[Arrival], engines: dict[str, EngineModel], history: History, *, arm: str = PRODUCT, most: int = 64, seed: int
 ) -> list[RequestRecord]:
-    """Runs requests through the shipped scheduler without agents, through pass-through, or through a fixed window that sheds."""
+    """Runs requests through the shipped scheduler without agents (window: `most`), pass-through, or a fixed window that sheds."""
     product, passing = arm == PRODUCT, arm == PASS
-    window = 64 if product else 256 if passing else int(arm)
+    window = most if product else 256 if passing else int(arm)
     scheduler = Scheduler(
         settings=SHIPPED if product else PRESETS["open" if passing else "shed"],
         instances=[InstanceSpec(name=name, capacity_n_run=window) for name in engines],
