@@ -21,8 +21,8 @@ _LINE_DECAY = 0.995
 _LINE_PRIOR = 1.0
 """Variance of the sequences, in sequences squared, at which the line is half as steep as its samples say: with less, they say little."""
 _NEAR_DEVIATIONS, _NEAR_SEQUENCES = 2.0, 1.0
-"""The line counts for a request alone while the mean batch is within so many standard deviations and sequences of it. Further away it would
-say what it cannot know: an instance that is flooded would look slow even alone, and be flooded further."""
+"""The line says what a request alone has while the mean batch is within so many standard deviations and sequences of it. Further away it is
+a guess, which `best_ms` believes only where it is better than the floor."""
 _NEAR_SAMPLES = 20.0
 _RISE_MOST = 0.06
 """Largest share of the pace that a sequence more is taken to add to it. Over 20 s the line takes a machine's slowness for the batch's
@@ -204,16 +204,20 @@ class InstanceSpeed:
         return None if token_ms is None else self.foresight.expect(token_ms, self.sequence_ms, sequences)
 
     def best_ms(self) -> float | None:
-        """The best pace that waiting can bring: the floor, or what a request alone has now if that is more; None before a floor.
+        """The best pace that waiting can bring: the floor, or what a request alone has now by the line; None before a floor.
 
         The floor is what the quickest samples show. Where the machine has other work, a few are quick at any load, and a request that
-        waits for such a pace waits for chance.
+        waits for such a pace waits for chance: the line counts if it is slower. Where no batch was small lately, it counts if it is faster:
+        an engine that is flooded at its start has no quick samples, would look too slow for all targets, and be flooded further. As the
+        batch becomes smaller, the line learns what is true. In `lab/benchmarks/steep_engines.py` 22 instead of 8 % of chats are in time at
+        7/s.
         """
         if self._step is not None:
             return self._step.decode_ms(1.0)
-        if self.floor_ms is None or not self._line.is_near(1.0):
-            return self.floor_ms
-        return max(self.floor_ms, self._line.at(1.0) + self._beyond_ms)
+        if self.floor_ms is None:
+            return None
+        by_line_ms = self._line.at(1.0) + self._beyond_ms
+        return max(self.floor_ms, by_line_ms) if self._line.is_near(1.0) else min(self.floor_ms, max(_LEAST_MS, by_line_ms))
 
     def decoded(self, ms_per_token: float, sequences: float = 1.0, steps: float = _ALONE_STEPS, *, quiet: bool = True) -> None:
         """Records the mean time per token of the decoding requests since the last sample.
