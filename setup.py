@@ -60,6 +60,7 @@ SIMULATION = (
     "hmas/controller/scheduling/admission/quotas.py",
     "hmas/controller/scheduling/admission/flood_reserve.py",
     "hmas/controller/scheduling/admission/guard_pause.py",
+    "hmas/controller/scheduling/admission/kept_pace.py",
     "hmas/controller/scheduling/queue/flood_watch.py",
     "hmas/controller/scheduling/queue/tenant_accounts.py",
     "hmas/controller/scheduling/queue/tenant_queues.py",

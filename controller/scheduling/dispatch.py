@@ -212,6 +212,7 @@ class DispatchPlanner:
         reason = RESERVED if floods else KEPT_FREE if kept_free else barred or (LATE_SHARE if late else WINDOW)
         spares_work = group.given_up.spares_work
         cached_ms: float | None = None
+        kept_ms = watch.reserve.tpot_ms if floods else group.kept_pace.target_ms(entry, now_s)
         for pool in filter(None, self._pools(entry, group, kept_free, now_s, late=late, owed=owed, floods=floods, least=least)):
             ranked = False
             for chosen, choice in self._ranking(entry, tokens, pool, now_s):
@@ -226,18 +227,26 @@ class DispatchPlanner:
                 reason = FENCE
                 fits = not self.fenced or chosen.fence.admits(tokens)
                 if fits or (not floods and self._passes_fence(entry, tokens, chosen, now_s, spares_work=spares_work)):
-                    kept_ms, cached = watch.reserve.tpot_ms, choice.cached_tokens
+                    cached = choice.cached_tokens
                     if cached_ms is not None and waits_for_cache(entry, cached_ms, chosen, cached, now_s):
                         reason = GUARD
                         continue
                     admits = self.guard.admits(
-                        entry, chosen, now_s, late=late, flooding=watch.flooding, kept_ms=kept_ms, cached_tokens=cached
+                        entry,
+                        chosen,
+                        now_s,
+                        late=late,
+                        flooding=watch.flooding,
+                        kept_ms=kept_ms,
+                        is_easy=group.kept_pace.is_easy,
+                        cached_tokens=cached,
                     )
                     if admits or (group.guard_pause.active and not floods):
                         placed = choice if fits else replace(choice, reason=f"{choice.reason}; {PAST_FENCE}")
                         return PlannedDispatch(entry, tokens, placed, late, owed, "" if admits else PAUSED)
                     if not late:
                         chosen.wanted(now_s)
+                        group.refused(entry)
                     reason = GUARD
                     if cached_ms is None and cached:
                         cached_ms = chosen.prefill_ms(entry, cached)

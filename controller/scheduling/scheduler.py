@@ -174,9 +174,8 @@ class Scheduler(SchedulerReports):
     def expire(self, now_s: float) -> list[Dropped]:
         """Performs the gateway's tick and returns the requests that it ends.
 
-        The tick samples the speed of the instances, pools the windows of those that are alike (`pool_windows`), begins and ends pauses of
-        the TPOT guard (`GuardPause`), finds requests held back beside engines with spare capacity, and ends expired waiting requests
-        (`drop_due`).
+        The tick samples the instances' speed, pools the windows of those that are alike (`pool_windows`), begins and ends pauses of the
+        TPOT guard, chooses the pace that it keeps (`KeptPace`), and ends expired waiting requests (`drop_due`).
         """
         for instance in self.instances.values():
             instance.sample(now_s)
@@ -186,6 +185,7 @@ class Scheduler(SchedulerReports):
         self._admission.sample(now_s)
         for group in self._wait_queue.queues.groups:
             group.guard_pause.look(group.instances.all, now_s)
+            group.kept_pace.look(group.instances.all, now_s)
         self._idle_holds.look(self._wait_queue.queues.groups, now_s)
         return self.drop_due(now_s)
 

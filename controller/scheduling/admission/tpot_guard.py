@@ -79,6 +79,7 @@ class TpotGuard:
         late: bool,
         flooding: Collection[str],
         kept_ms: float = inf,
+        is_easy: bool = False,
         cached_tokens: int | None = None,
     ) -> bool:
         """Whether the request may join the instance now.
@@ -91,7 +92,9 @@ class TpotGuard:
                 that suits its TPOT target all the same: a batch that is slower is of no use to those in time either.
             flooding: Tenants that flood. Their requests leave those of other tenants more of their room, have no last moment, and are not
                 protected from the requests of other tenants.
-            kept_ms: The strictest TPOT target of the other tenants. A request of a flood joins only at a pace that suits it, late or not.
+            kept_ms: A TPOT target that the pace has to suit too: the strictest one of the other tenants for a request of a flood, that of
+                `KeptPace` for others. A request whose own target is looser joins only at a pace that suits it, late or not.
+            is_easy: As `KeptPace.is_easy`: such a request has its last moment then.
             cached_tokens: As `Choice.cached_tokens`.
         """
         if self.share <= 0.0 or not instance.in_flight:
@@ -104,8 +107,11 @@ class TpotGuard:
             stop_ms = max(stop_ms, _CACHED_STEPS * instance.token_ms)
         share = self.share if instance.guard_overridden else self.share * instance.guard
         room_ms = self._least_rooms_ms(instance, now_s, flooding)[floods]
-        own_ms = _own_target_ms(entry, instance, stop_ms, now_s)
-        target_ms = min(own_ms, kept_ms) if floods else own_ms
+        spent_ms = 0.0
+        if not entry.request.stream:
+            spent_ms = 1000.0 * (now_s - entry.request.arrival_s) + stop_ms + instance.prompts.left_ms(now_s)
+        own_ms = own_target_ms(entry, spent_ms)
+        target_ms = min(own_ms, kept_ms)
         keeps_own = _keeps(target_ms, entry.request, instance, floods=floods)
         if keeps_own and stop_ms <= share * room_ms:
             return True
@@ -115,6 +121,7 @@ class TpotGuard:
         if last_chance and keeps_own and stop_ms <= room_ms:
             return True
         weighs = last_chance or not (floods or entry.request.stream)
+        weighs = weighs and (own_ms <= kept_ms or (is_easy and last_chance))
         if weighs and self._is_worth_it(own_ms, entry.request.sequences, instance, stop_ms, now_s):
             return True
         since_s, last_s = self._denied.get(instance.name, (now_s, now_s))
@@ -231,8 +238,8 @@ def _keeps(target_ms: float, request: Request, instance: Instance, *, floods: bo
     return beyond or token_ms * margin <= target_ms
 
 
-def _own_target_ms(entry: QueueEntry, instance: Instance, stop_ms: float, now_s: float) -> float:
-    """The time per token with which the request would keep its target if it were sent now.
+def own_target_ms(entry: QueueEntry, spent_ms: float = 0.0) -> float:
+    """The time per token with which a request keeps its target, once so much time has passed before its first step.
 
     A whole answer has one target for all of it (`whole_due_ms`): what its first token does not need is left for the others. By its upper
     length, since there is less for each of many.
@@ -240,5 +247,4 @@ def _own_target_ms(entry: QueueEntry, instance: Instance, stop_ms: float, now_s:
     slo, request = entry.estimates.slo, entry.request
     if request.stream:
         return slo.tpot_ms
-    spare_ms = slo.ttft_ms - 1000.0 * (now_s - request.arrival_s) - stop_ms - instance.prompts.left_ms(now_s)
-    return slo.tpot_ms + max(0.0, spare_ms) / max(1.0, entry.estimates.output_tokens_upper / request.sequences - 1.0)
+    return slo.tpot_ms + max(0.0, slo.ttft_ms - spent_ms) / max(1.0, entry.estimates.output_tokens_upper / request.sequences - 1.0)

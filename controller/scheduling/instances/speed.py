@@ -207,10 +207,9 @@ class InstanceSpeed:
         """The best pace that waiting can bring: the floor, or what a request alone has now by the line; None before a floor.
 
         The floor is what the quickest samples show. Where the machine has other work, a few are quick at any load, and a request that
-        waits for such a pace waits for chance: the line counts if it is slower. Where no batch was small lately, it counts if it is faster:
-        an engine that is flooded at its start has no quick samples, would look too slow for all targets, and be flooded further. As the
-        batch becomes smaller, the line learns what is true. In `lab/benchmarks/steep_engines.py` 22 instead of 8 % of chats are in time at
-        7/s.
+        waits for such a pace waits for chance: the line counts if it is slower. Where no batch was small lately, it counts if it is faster.
+        An engine that is flooded at its start has no quick samples, would look too slow for all targets, and be flooded further: 8 instead
+        of 22 % of chats are in time at 7/s (`lab/benchmarks/steep_engines.py`).
         """
         if self._step is not None:
             return self._step.decode_ms(1.0)

@@ -7,6 +7,7 @@ from typing import Literal
 
 from hmas.controller.core.errors import SchedulingError
 from hmas.controller.scheduling.admission.guard_pause import GuardPause
+from hmas.controller.scheduling.admission.kept_pace import KeptPace
 from hmas.controller.scheduling.admission.quotas import Tenancy
 from hmas.controller.scheduling.instances.instance_group import InstanceGroup
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry, QueuePolicy
@@ -60,6 +61,7 @@ class ModelQueue:
         blocked: Why its first request could not be dispatched at the last check, empty if none was held back.
         passes: How often a planning pass found no free slot here; the queues of instances have one count together.
         guard_pause: Whether the TPOT guard pauses for its requests.
+        kept_pace: The TPOT target that its requests with looser ones leave room for.
         watch: Which of its tenants flood, and what they leave free for the others.
     """
 
@@ -73,6 +75,7 @@ class ModelQueue:
         "given_up",
         "guard_pause",
         "instances",
+        "kept_pace",
         "late",
         "members",
         "passes",
@@ -92,6 +95,7 @@ class ModelQueue:
         self.work = QueuedWork()
         self.given_up = GivenUp()
         self.guard_pause = GuardPause()
+        self.kept_pace = KeptPace()
         self.blocked = ""
         self.passes = passes
         self._tenancy = tenancy
@@ -153,12 +157,18 @@ class ModelQueue:
         """Records that a request comes, before it is pushed."""
         self._accounts.asks(entry, now_s)
         self.guard_pause.asked(entry, now_s)
+        self.kept_pace.asked(entry, now_s)
         self._accounts.look(len(self.members), now_s, self.produced)
 
     def became_late(self, now_s: float) -> None:
         """Records that one of its requests becomes overdue."""
         if self.blocked == GUARD:
             self.guard_pause.became_late(now_s)
+
+    def refused(self, entry: QueueEntry) -> None:
+        """Records that the guard holds back a request that is in time. Nobody leaves room for those of a flood."""
+        if entry.request.tenant not in self.watch.flooding:
+            self.kept_pace.refused(entry)
 
     def produced(self, now_s: float) -> float:
         """The service that its instances have given to requests of any model since they serve it. O(instances)."""
