@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from hmas.controller.core.messages import LengthBound
 from hmas.controller.core.placement import Choice
@@ -14,13 +15,14 @@ from hmas.controller.scheduling.instances.instance_group import InstanceGroup, L
 from hmas.controller.scheduling.instances.kv_fence import upper_tokens
 from hmas.controller.scheduling.instances.room import may_pass_fence
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
-from hmas.controller.scheduling.queue.model_queue import GUARD, WINDOW, ModelQueue
+from hmas.controller.scheduling.queue.model_queue import GUARD, STRICTER, WINDOW, ModelQueue
 from hmas.controller.scheduling.queue.tenant_share import TenantShareLimiter
 from hmas.controller.scheduling.routers import Routers
 from hmas.controller.scheduling.settings import SchedulerSettings
 
 LOOK_AHEAD = 8
-"""Entries that one planning pass may pass because they are held back (by fence, guard, or because no free slot is allowed for them)."""
+"""Entries that one planning pass may pass because they are held back (by fence, guard, or because no free slot is allowed for them), and as
+many that leave room for requests with stricter TPOT targets."""
 BARRED_MOST = 256
 """Entries that it may pass besides because no instance with a free slot may take them: they say nothing of those behind them."""
 KEPT_FREE, ALREADY_TRIED, LATE_SHARE = "instance reserved", "failed there before", "limit for overdue requests"
@@ -148,7 +150,7 @@ class DispatchPlanner:
         self, source: TenantShareLimiter, group: ModelQueue, now_s: float, *, late: bool, owed: bool
     ) -> tuple[bool, PlannedDispatch | None]:
         passed: list[QueueEntry] = []
-        barred = 0
+        barred = leave_room = 0
         kept_free: set[str] = set()
         held_floods: list[str] = []
         found: PlannedDispatch | None = None
@@ -175,9 +177,15 @@ class DispatchPlanner:
                 # What holds one request of a flood holds most of them, and behind them wait those of the others.
                 held_floods.append(entry.request.tenant)
                 source.policy.close_tenant(entry.request.tenant, now_s)
+            elif entry.blocked == STRICTER:
+                leave_room += 1
             elif entry.skipped >= PATIENCE and not (is_barred and entry.request.sequences == 1):
                 kept_free |= _roomiest(entry, group.instances, kept_free)
-            entry = take(now_s) if len(passed) - barred <= LOOK_AHEAD and barred < BARRED_MOST and not owed else None
+            entry = (
+                take(now_s)
+                if len(passed) - barred - min(leave_room, LOOK_AHEAD) <= LOOK_AHEAD and barred < BARRED_MOST and not owed
+                else None
+            )
         group.blocked = passed[0].blocked if passed and found is None else ""
         for held_back in reversed(passed):
             held_back.skipped += found is not None
@@ -212,7 +220,7 @@ class DispatchPlanner:
         reason = RESERVED if floods else KEPT_FREE if kept_free else barred or (LATE_SHARE if late else WINDOW)
         spares_work = group.given_up.spares_work
         cached_ms: float | None = None
-        kept_ms = watch.reserve.tpot_ms if floods else group.kept_pace.target_ms(entry, now_s)
+        kept_ms = watch.reserve.tpot_ms if request.tenant in watch.flooding else group.kept_pace.target_ms(entry, now_s)
         for pool in filter(None, self._pools(entry, group, kept_free, now_s, late=late, owed=owed, floods=floods, least=least)):
             ranked = False
             for chosen, choice in self._ranking(entry, tokens, pool, now_s):
@@ -246,14 +254,13 @@ class DispatchPlanner:
                         return PlannedDispatch(entry, tokens, placed, late, owed, "" if admits else PAUSED)
                     if not late:
                         chosen.wanted(now_s)
-                        group.refused(entry)
                     reason = GUARD
                     if cached_ms is None and cached:
                         cached_ms = chosen.prefill_ms(entry, cached)
             if not ranked:
                 reason = ROUTER
                 break
-        entry.hold(reason)
+        entry.hold(_told(reason, entry, group, leaves_room=kept_ms < inf, late=late))
         return None
 
     def _ranking(self, entry: QueueEntry, tokens: int, pool: Sequence[Instance], now_s: float) -> Iterator[tuple[Instance, Choice]]:
@@ -321,6 +328,15 @@ class DispatchPlanner:
             [instance for instance in candidates if instance.name not in self.avoided],
             [instance for instance in candidates if instance.name in self.avoided],
         ]
+
+
+def _told(reason: str, entry: QueueEntry, group: ModelQueue, *, leaves_room: bool, late: bool) -> str:
+    """Why an entry waits, as it is shown. Others may have to leave room for one that the guard holds back."""
+    if reason != GUARD or entry.request.tenant in group.watch.flooding:
+        return reason
+    if not late:
+        group.kept_pace.refused(entry, leaves_room=leaves_room)
+    return STRICTER if leaves_room else reason
 
 
 def _is_barred(entry: QueueEntry) -> bool:

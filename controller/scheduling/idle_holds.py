@@ -7,7 +7,7 @@ collect, too few to slow down the requests in flight when they are dispatched to
 
 The TPOT guard is no forecast: it decides by the pace that it measures, and gives way by itself once it has held all requests back for 3 s.
 In simulation, requests that were dispatched against it cost 3 to 7 points of all that were served in time past capacity. Nor is room a
-forecast that is kept from a flood: other tenants have asked for it.
+forecast that is kept from a flood, or for stricter targets: others have asked for it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ from hmas.controller.scheduling.dispatch import BARRED_MOST, PATIENCE, RESERVED
 from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.room import has_cache_for, is_half_empty, shows_room
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
-from hmas.controller.scheduling.queue.model_queue import GUARD, WINDOW, ModelQueue, QueuedRequest
+from hmas.controller.scheduling.queue.model_queue import GUARD, STRICTER, WINDOW, ModelQueue, QueuedRequest
 
 HELD_MOST_S = 1.0
 """How long a request may be held back beside an instance that is less than half full."""
@@ -83,7 +83,7 @@ def _may_take(instance: Instance) -> bool:
 
 
 def _most_s(group: ModelQueue) -> float:
-    if group.blocked in {GUARD, RESERVED}:
+    if group.blocked in {GUARD, STRICTER, RESERVED}:
         return float("inf")
     return (WINDOW_HELD_MOST_S if group.blocked == WINDOW else HELD_MOST_S) - _EARLY_S
 

@@ -4,7 +4,7 @@
 agents serves them, as do pass-through and fixed windows. Loads are shares of the rate at which pass-through has nine in ten in time. The
 simulated engines compute a request of two answers as one sequence, so that this form is left out.
 
-    python lab/benchmarks/door_simulated.py                               # two minutes: all engines and mixes of forms
+    python lab/benchmarks/door_simulated.py                               # four minutes: all engines and mixes of forms
     python lab/benchmarks/door_simulated.py --engine demo --mix not-streamed --seeds 8
 """
 

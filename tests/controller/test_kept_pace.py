@@ -51,7 +51,7 @@ def after(rates: dict[float, float], *refused: float, seconds: float = 30.0) -> 
     for at_s, tpot_ms in sorted((number / rps, tpot_ms) for tpot_ms, rps in rates.items() for number in range(1, round(rps * seconds) + 1)):
         made.asked(entry(tpot_ms), at_s)
     for tpot_ms in refused:
-        made.refused(entry(tpot_ms))
+        made.refused(entry(tpot_ms), leaves_room=False)
     made.look(list(build().instances.values()), seconds)
     return made
 
@@ -70,11 +70,20 @@ def test_room_is_left_for_the_target_at_which_most_is_in_time():
 def test_nobody_leaves_room_where_no_stricter_request_is_held_back():
     made = after({STRICT: 0.5, LOOSE: 0.5})
     assert made.target_ms(entry(LOOSE), 30.0) == inf
-    made.refused(entry(STRICT))
+    made.refused(entry(STRICT), leaves_room=False)
     made.look(list(build().instances.values()), 30.0 + CHOSEN_EVERY_S)
     assert made.target_ms(entry(LOOSE), 31.0) < LOOSE
     assert made.target_ms(entry(STRICT), 31.0) == inf
     assert made.target_ms(entry(LOOSE), 31.0 + REFUSED_S) == inf
+
+
+def test_of_those_that_leave_room_only_whole_answers_count_and_only_for_their_like():
+    made = after({STRICT: 0.5, MIDDLE: 0.5, LOOSE: 0.5})
+    for stream, whole_leaves, stream_leaves in ((True, False, False), (False, True, False)):
+        made.refused(entry(MIDDLE, stream=stream), leaves_room=True)
+        made.look(list(build().instances.values()), 30.0)
+        assert (made.target_ms(entry(LOOSE, stream=False), 30.0) < LOOSE) is whole_leaves
+        assert (made.target_ms(entry(LOOSE), 30.0) < LOOSE) is stream_leaves
 
 
 def test_no_room_is_left_for_a_target_that_the_engine_cannot_keep():

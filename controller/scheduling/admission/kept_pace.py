@@ -6,7 +6,8 @@ capacity, one of eleven requests with declared targets was in time, and clients 
 """
 
 from collections.abc import Sequence
-from math import exp, inf, log
+from math import exp, floor, inf, log
+from typing import NamedTuple
 
 from hmas.controller.core.statistics.rate import Rate
 from hmas.controller.scheduling.admission.tpot_guard import OWN_MARGIN, own_target_ms
@@ -25,10 +26,39 @@ EASY = 0.8
 """Part of it that the load may ask for where a request with a looser target still has its last moment. If it never had one, 82 instead of
 92 % of chats are in time on a steep engine just below its capacity (`lab/benchmarks/door_simulated.py --engine steep`); with all of it,
 2 to 5 points fewer beyond it where nobody streams."""
-_FORGOTTEN = 1e-6
-_STEP = log(1.05)
+_FORGOTTEN = 1e-3
+"""Share of all tokens below which those of a target are forgotten."""
+_STEP = log(1.03)
 _LEAST_MS, _MOST_MS = 1.0, 60_000.0
-"""Targets are counted in steps of 5 % between these."""
+"""Targets are counted in steps of 3 % between these, each by its lower end."""
+_WHOLE = 1000
+"""Added to the steps of whole answers that leave room themselves."""
+
+
+class _Pace(NamedTuple):
+    """The pace of an instance with what it has in flight, what a sequence more adds to it, and its window."""
+
+    token_ms: float
+    rise_ms: float
+    sequences: float
+    n_run: float
+
+    @classmethod
+    def of(cls, instance: Instance) -> "_Pace | None":
+        """As it is now, None where nothing is known."""
+        sequences, pace = float(instance.sequences), instance.pace
+        token_ms, best_ms = pace.token_ms(sequences), pace.best_ms()
+        if token_ms is None:
+            return None
+        # A line over batches that are all alike shows no rise.
+        rise_ms = max(pace.sequence_ms, (token_ms - (best_ms or token_ms)) / max(1.0, sequences - 1.0))
+        return cls(token_ms, rise_ms, sequences, float(instance.n_run))
+
+    def sequences_at(self, pace_ms: float) -> float:
+        """With how many sequences in flight it has a pace: as many as its window allows where none makes it slower."""
+        if self.rise_ms > 0.0:
+            return min(self.n_run, max(0.0, self.sequences + (pace_ms - self.token_ms) / self.rise_ms))
+        return self.n_run if pace_ms >= self.token_ms else 0.0
 
 
 class KeptPace:
@@ -60,18 +90,27 @@ class KeptPace:
         self._tokens.setdefault(_step_of(entry), Rate(MEMORY_S)).add(tokens, now_s)
         self._total.add(tokens, now_s)
 
-    def refused(self, entry: QueueEntry) -> None:
-        """Records that the guard holds back a request that is in time."""
-        self._refused.add(_step_of(entry))
+    def refused(self, entry: QueueEntry, *, leaves_room: bool) -> None:
+        """Records that the guard holds back a request that is in time.
+
+        `leaves_room`: it has to leave room itself. A stream does not count then. A whole answer counts for other whole ones: what their
+        targets leave for a token differs with their length, and without them 2 to 6 points fewer are in time past capacity
+        (`lab/benchmarks/door_simulated.py --mix not-streamed`).
+        """
+        if not leaves_room:
+            self._refused.add(_step_of(entry))
+        elif not entry.request.stream:
+            self._refused.add(_step_of(entry) + _WHOLE)
 
     def target_ms(self, entry: QueueEntry, now_s: float) -> float:
         """The TPOT target that the request has to leave room for, infinite if none. O(targets)."""
         chosen = self._chosen
         if chosen is None:
             return inf
-        own = _step_of(entry)
+        own, whole = _step_of(entry), _WHOLE if not entry.request.stream else 0
         if own > chosen and any(
-            chosen <= step < own and (step in self._refused or now_s - at_s < REFUSED_S) for step, at_s in self._refused_s.items()
+            (chosen <= step < own or chosen <= step - whole < own) and (step in self._refused or now_s - at_s < REFUSED_S)
+            for step, at_s in self._refused_s.items()
         ):
             return exp(chosen * _STEP)
         return inf
@@ -81,44 +120,29 @@ class KeptPace:
         for step in self._refused:
             self._refused_s[step] = now_s
         self._refused.clear()
-        if not self._refused_s:
+        if not self._refused_s or (self._chosen is not None and now_s < self._choose_s):
             return
-        able = [one for one in instances if one.available]
-        if not able:
-            self._chosen = None
-        elif self._chosen is None or now_s >= self._choose_s:
-            self._refused_s = {step: at_s for step, at_s in self._refused_s.items() if now_s - at_s < WATCHED_S}
-            self._chosen, self._choose_s = self._best(able, now_s), now_s + CHOSEN_EVERY_S
+        self._refused_s = {step: at_s for step, at_s in self._refused_s.items() if now_s - at_s < WATCHED_S}
+        paces = [pace for instance in instances if instance.available and (pace := _Pace.of(instance)) is not None]
+        self._chosen, self._choose_s = self._best(paces, now_s), now_s + CHOSEN_EVERY_S
 
-    def _best(self, able: Sequence[Instance], now_s: float) -> int:
-        shares = {step: rate.per_s(now_s) for step, rate in self._tokens.items()}
-        self._tokens = {step: self._tokens[step] for step, share in shares.items() if share >= _FORGOTTEN}
-        scale = self._total.per_s(now_s) / max(_FORGOTTEN, sum(shares.values()))
-        best, most, asked, made_at_best = 0, -1.0, 0.0, 0.0
-        for step in sorted(self._tokens, reverse=True):
-            asked += scale * shares[step]
+    def _best(self, paces: Sequence[_Pace], now_s: float) -> int | None:
+        rates = {step: rate.per_s(now_s) for step, rate in self._tokens.items()}
+        counted = sum(rates.values())
+        rates = {step: rate for step, rate in rates.items() if rate > _FORGOTTEN * counted}
+        self._tokens = {step: self._tokens[step] for step in rates}
+        best, most, asked, made_at_best = None, 0.0, 0.0, 0.0
+        for step in sorted(rates, reverse=True):
+            asked += rates[step] / counted * self._total.per_s(now_s)
             pace_ms = exp(step * _STEP) / OWN_MARGIN
-            made = sum(_sequences_at(instance, pace_ms) for instance in able) / pace_ms * 1000.0
+            made = sum(pace.sequences_at(pace_ms) for pace in paces) / pace_ms * 1000.0
             in_time = min(IN_TIME * made, asked)
             # Of targets with which as much is in time, the strictest.
-            if in_time >= most:
+            if in_time > 0.0 and in_time >= most:
                 best, most, made_at_best = step, in_time, made
         self.is_easy = asked <= EASY * made_at_best
         return best
 
 
-def _sequences_at(instance: Instance, pace_ms: float) -> float:
-    """With how many sequences in flight an instance has a pace: as many as its window allows where none makes it slower."""
-    sequences, pace = float(instance.sequences), instance.pace
-    token_ms, best_ms = pace.token_ms(sequences), pace.best_ms()
-    if token_ms is None:
-        return 0.0
-    # A line over batches that are all alike shows no rise.
-    rise_ms = max(pace.sequence_ms, (token_ms - (best_ms or token_ms)) / max(1.0, sequences - 1.0))
-    if rise_ms > 0.0:
-        return min(float(instance.n_run), max(0.0, sequences + (pace_ms - token_ms) / rise_ms))
-    return float(instance.n_run) if pace_ms >= token_ms else 0.0
-
-
 def _step_of(entry: QueueEntry) -> int:
-    return round(log(min(_MOST_MS, max(_LEAST_MS, own_target_ms(entry)))) / _STEP)
+    return floor(log(min(_MOST_MS, max(_LEAST_MS, own_target_ms(entry)))) / _STEP)

@@ -49,14 +49,15 @@ class TpotGuard:
     cannot keep their target any more are not protected. Of a request with several answers, n and L are the mean over them: they are
     decoded side by side.
 
-    Three rules keep the guard from doing harm. An instance with nothing in flight takes every request. The guard gives way once it has
-    blocked every dispatch to an instance for 3 s while requests in time waited for it: otherwise one long answer with a tight target could
-    hold up all others until it ends. And a request at the last moment for its TTFT target joins if its prefill makes no other request miss
-    its target, even if it takes more than its share of the room; or if it is likelier to keep its own target than to cost others theirs. A
-    whole answer needs no last moment for that: while it waits, it loses what it could give to slower decoding. Where users of slow engines
-    stream nothing, 71 instead of 65 % are in time with that (`lab/benchmarks/closed_chats.py --whole 8`). The pace does not tell what a
-    request will get where the machine's speed changes by itself: to wait for a better pace then loses more requests by their TTFT than it
-    saves (`lab/benchmarks/guard_study.py --phases`: 52.7 % in time up to half of capacity without that last rule, 54.9 with it).
+    Three rules keep the guard from doing harm; the last one is for requests that need not leave room for stricter targets (`KeptPace`). An
+    instance with nothing in flight takes every request. The guard gives way once it has blocked every dispatch to an instance for 3 s while
+    requests in time waited for it: otherwise one long answer with a tight target could hold up all others until it ends. And a request at
+    the last moment for its TTFT target joins if its prefill makes no other request miss its target, even if it takes more than its share of
+    the room; or if it is likelier to keep its own target than to cost others theirs. A whole answer needs no last moment for that: while it
+    waits, it loses what it could give to slower decoding. Where users of slow engines stream nothing, 71 instead of 65 % are in time with
+    that (`lab/benchmarks/closed_chats.py --whole 8`). The pace does not tell what a request will get where the machine's speed changes by
+    itself: to wait for a better pace then loses more requests by their TTFT than it saves by their TPOT
+    (`lab/benchmarks/guard_study.py --phases`: 52.7 % in time up to half of capacity without that last rule, 54.9 with it).
 
     Attributes:
         share: Share of the smallest room that a prefill may take, above 0 to 1; 0 switches the guard off. Each instance multiplies it by a
@@ -111,8 +112,9 @@ class TpotGuard:
         if not entry.request.stream:
             spent_ms = 1000.0 * (now_s - entry.request.arrival_s) + stop_ms + instance.prompts.left_ms(now_s)
         own_ms = own_target_ms(entry, spent_ms)
-        target_ms = min(own_ms, kept_ms)
-        keeps_own = _keeps(target_ms, entry.request, instance, floods=floods)
+        keeps_own = _keeps(own_ms, entry.request, instance, floods=floods)
+        # Each by itself: an instance that is too slow for the kept target leaves no room for it.
+        keeps_own = keeps_own and (own_ms <= kept_ms or _keeps(kept_ms, entry.request, instance, floods=floods))
         if keeps_own and stop_ms <= share * room_ms:
             return True
         if late:

@@ -24,6 +24,8 @@ _NEAR_DEVIATIONS, _NEAR_SEQUENCES = 2.0, 1.0
 """The line says what a request alone has while the mean batch is within so many standard deviations and sequences of it. Further away it is
 a guess, which `best_ms` believes only where it is better than the floor."""
 _NEAR_SAMPLES = 20.0
+_STEEPEST = 0.2
+"""Largest share of the pace of a request alone that each further sequence is taken to add to it, where that is a guess."""
 _RISE_MOST = 0.06
 """Largest share of the pace that a sequence more is taken to add to it. Over 20 s the line takes a machine's slowness for the batch's
 doing, since a slow machine has more in flight. Engines that were measured have 0.5 to 10 %."""
@@ -82,6 +84,10 @@ class _Line:
     def at(self, sequences: float) -> float:
         """The line's time in milliseconds."""
         return self._ms + self.rise_ms * (sequences - self._sequences)
+
+    def alone(self) -> float:
+        """The line's time with one sequence, or what the steepest engine would have then if that is more."""
+        return max(self.at(1.0), self._ms / (1.0 + _STEEPEST * max(0.0, self._sequences - 1.0)))
 
     @property
     def rise_ms(self) -> float:
@@ -215,8 +221,9 @@ class InstanceSpeed:
             return self._step.decode_ms(1.0)
         if self.floor_ms is None:
             return None
-        by_line_ms = self._line.at(1.0) + self._beyond_ms
-        return max(self.floor_ms, by_line_ms) if self._line.is_near(1.0) else min(self.floor_ms, max(_LEAST_MS, by_line_ms))
+        if self._line.is_near(1.0):
+            return max(self.floor_ms, self._line.at(1.0) + self._beyond_ms)
+        return min(self.floor_ms, max(_LEAST_MS, self._line.alone() + self._beyond_ms))
 
     def decoded(self, ms_per_token: float, sequences: float = 1.0, steps: float = _ALONE_STEPS, *, quiet: bool = True) -> None:
         """Records the mean time per token of the decoding requests since the last sample.

@@ -19,8 +19,9 @@ from hmas.controller.scheduling.queue.tenant_share import TenantShareLimiter, sh
 
 Place = Literal["ready", "late", "expired"]
 
-WINDOW, GUARD = "window", "TPOT guard"
-"""Why a request waits: every instance has as many requests in flight as its window allows, or it would cost a TPOT target."""
+WINDOW, GUARD, STRICTER = "window", "TPOT guard", "stricter TPOT targets"
+"""Why a request waits: every instance has as many requests in flight as its window allows, it would cost a TPOT target, or it leaves room
+for requests with stricter ones."""
 
 
 class QueuedRequest:
@@ -157,18 +158,14 @@ class ModelQueue:
         """Records that a request comes, before it is pushed."""
         self._accounts.asks(entry, now_s)
         self.guard_pause.asked(entry, now_s)
-        self.kept_pace.asked(entry, now_s)
+        if entry.request.tenant not in self.watch.flooding:
+            self.kept_pace.asked(entry, now_s)
         self._accounts.look(len(self.members), now_s, self.produced)
 
     def became_late(self, now_s: float) -> None:
         """Records that one of its requests becomes overdue."""
-        if self.blocked == GUARD:
+        if self.blocked in {GUARD, STRICTER}:
             self.guard_pause.became_late(now_s)
-
-    def refused(self, entry: QueueEntry) -> None:
-        """Records that the guard holds back a request that is in time. Nobody leaves room for those of a flood."""
-        if entry.request.tenant not in self.watch.flooding:
-            self.kept_pace.refused(entry)
 
     def produced(self, now_s: float) -> float:
         """The service that its instances have given to requests of any model since they serve it. O(instances)."""
