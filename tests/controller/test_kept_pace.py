@@ -4,13 +4,15 @@ from math import inf
 
 import msgspec
 import pytest
+from typing_kit import known
 
 from hmas.controller.core.types import Controls, Estimates, Request, Slo
 from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.admission.kept_pace import CHOSEN_EVERY_S, REFUSED_S, KeptPace
+from hmas.controller.scheduling.admission.tpot_guard import TpotGuard
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.scheduler import Scheduler
-from hmas.controller.scheduling.settings import SHIPPED, InstanceSpec
+from hmas.controller.scheduling.settings import SHIPPED, InstanceSpec, SchedulerSettings
 from hmas.controller.simulation import Arrival, simulate
 from hmas.engines.sim.model import EngineModel
 from hmas.engines.sim.profile import load_profile
@@ -119,3 +121,32 @@ def test_strict_requests_are_in_time_beside_loose_ones_past_capacity():
     strict, loose = (sum(record.slo_met for record in records if int(record.request_id) % 2 == odd) for odd in (1, 0))
     assert strict >= 80
     assert strict + loose >= 190
+
+
+@pytest.mark.parametrize(
+    ("kept_ms", "own_ms", "joins"), [(30.0, 90.0, False), (30.0, 300.0, True), (150.0, 300.0, False), (400.0, 300.0, True)]
+)
+def test_a_kept_target_never_opens_an_engine_that_the_own_target_closes(kept_ms: float, own_ms: float, joins: bool):
+    made = Scheduler(
+        settings=SchedulerSettings(tpot_guard=0.0),
+        instances=[InstanceSpec(name="i0", capacity_n_run=64)],
+        router=make_router("least-loaded"),
+        policy="fcfs",
+    )
+    for number in range(60):
+        request = Request(
+            id=str(number), tenant="t", model="m", arrival_s=0.0, prompt_tokens=100, declared_slo=Slo(ttft_ms=1e6, tpot_ms=40.0)
+        )
+        made.submit(request, estimated(request, 0.0), 0.0)
+    made.dispatch(0.0)
+    one = made.instances["i0"]
+    for number in range(600):
+        batch = 2.0 if number % 2 else 60.0
+        one.pace.decoded(40.0 + 160.0 * (batch - 2.0) / 58.0, batch, 32.0)
+    one.token_ms = one.pace.token_ms(one.sequences)
+    assert one.token_ms == pytest.approx(200.0, rel=0.05)
+    # The engine cannot keep 30 ms with any batch, so that nobody leaves room for such requests there. It could keep 150.
+    assert 30.0 < known(one.pace.best_ms()) < 60.0
+    request = Request(id="r", tenant="t", model="m", arrival_s=0.2, prompt_tokens=10)
+    entry = QueueEntry(request, Estimates(slo=Slo(ttft_ms=1e6, tpot_ms=own_ms), output_tokens=50.0, ttft_ms=2.0, tpot_ms=20.0), 1)
+    assert TpotGuard(0.5).admits(entry, one, 0.2, late=False, flooding=(), kept_ms=kept_ms) is joins

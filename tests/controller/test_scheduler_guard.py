@@ -392,24 +392,3 @@ def test_a_flood_takes_little_of_the_room_of_others_and_is_not_protected_from_th
     # A second request of that tenant changes the state; now it is the one that floods.
     instance.start(entry("t", 1001), 1051, "fcfs", 0.0)
     assert admits(6000, "other", {"t"})
-
-
-@pytest.mark.parametrize(
-    ("kept_ms", "own_ms", "joins"), [(30.0, 90.0, False), (30.0, 300.0, True), (150.0, 300.0, False), (400.0, 300.0, True)]
-)
-def test_a_kept_target_never_opens_an_engine_that_the_own_target_closes(kept_ms: float, own_ms: float, joins: bool):
-    made = build(share=0.0)
-    for number in range(60):
-        submit(made, number)
-    made.dispatch(0.0)
-    one = made.instances["i0"]
-    for number in range(600):
-        batch = 2.0 if number % 2 else 60.0
-        one.pace.decoded(40.0 + 160.0 * (batch - 2.0) / 58.0, batch, 32.0)
-    one.token_ms = one.pace.token_ms(one.sequences)
-    assert one.token_ms == pytest.approx(200.0, rel=0.05)
-    # The engine cannot keep 30 ms with any batch, so that nobody leaves room for such requests there. It could keep 150.
-    assert 30.0 < known(one.pace.best_ms()) < 60.0
-    request = Request(id="r", tenant="t", model="m", arrival_s=0.2, prompt_tokens=10)
-    entry = QueueEntry(request, Estimates(slo=Slo(ttft_ms=1e6, tpot_ms=own_ms), output_tokens=50.0, ttft_ms=2.0, tpot_ms=20.0), 1)
-    assert TpotGuard(0.5).admits(entry, one, 0.2, late=False, flooding=(), kept_ms=kept_ms) is joins
