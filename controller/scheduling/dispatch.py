@@ -181,11 +181,8 @@ class DispatchPlanner:
                 leave_room += 1
             elif entry.skipped >= PATIENCE and not (is_barred and entry.request.sequences == 1):
                 kept_free |= _roomiest(entry, group.instances, kept_free)
-            entry = (
-                take(now_s)
-                if len(passed) - barred - min(leave_room, LOOK_AHEAD) <= LOOK_AHEAD and barred < BARRED_MOST and not owed
-                else None
-            )
+            looked = len(passed) - barred - min(leave_room, LOOK_AHEAD)
+            entry = take(now_s) if looked <= LOOK_AHEAD and barred < BARRED_MOST and not owed else None
         group.blocked = passed[0].blocked if passed and found is None else ""
         for held_back in reversed(passed):
             held_back.skipped += found is not None
