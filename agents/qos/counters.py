@@ -16,7 +16,9 @@ from hmas.controller.core.types import TaskType
 TIMES: Final = LogBuckets(0.01, 1e7)
 """Buckets for milliseconds, from 10 microseconds to almost three hours."""
 TOKENS: Final = LogBuckets(1.0, 1e7)
-TASKS: Final = tuple(task.value for task in TaskType)
+TASKS: Final = tuple(task.value for task in TaskType if task is not TaskType.UNKNOWN)
+"""Task types that a mix is made of. `unknown` is none: perception is not asked about every request, and how many it is asked about changes
+with the load, which would look like a change of the mix."""
 
 # What requests count as when they end, and the growth of the overdue requests: together, a tally.
 TTFT: Final = 0

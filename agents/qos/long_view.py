@@ -72,7 +72,7 @@ def build_long_view(
         mismatch_p95=percentile(sorted(mismatches), 95),
         fairness=fair,
         fairness_tenants=tenants,
-        by_task=_mix({task: int(row[col.TASK + number]) for number, task in enumerate(col.TASKS)}, int(row[col.ENDED])),
+        by_task=_mix({task: int(row[col.TASK + number]) for number, task in enumerate(col.TASKS)}, int(row[col.TASK : col.SERVICE].sum())),
         by_tenant=_mix({name: share.count for name, share in senders.held.items()}, senders.total),
         forced=snapshot.forced,
         late_service=_ratio(row, col.SERVED_LATE, col.DISPATCHED),

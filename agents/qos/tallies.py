@@ -139,7 +139,8 @@ class Tallies:
         cells[row + col.ASKED_OUTPUT] += _bounded(asked_output_tokens(completion))
         cells[row + col.PROMPT_SUM] += prompt
         cells[row + col.PROMPT + _token_bucket(prompt)] += 1
-        cells[row + col.TASK_COLUMN[completion.task_type.value]] += 1
+        if (task := col.TASK_COLUMN.get(completion.task_type.value)) is not None:
+            cells[row + task] += 1
         if completion.queue_ms >= 0.0:
             cells[row + col.DISPATCHED] += 1
             cells[row + col.SERVED_LATE] += served_late(completion)

@@ -97,7 +97,7 @@ FIGURES = (
     ("prompt tokens p50 / p90 / p99", lambda v: _lengths(v["prompt_tokens"])),
     ("output tokens p50 / p90 / p99", lambda v: _lengths(v["output_tokens"])),
     ("service of tenants beside their fair share (Jain)", _fairness),
-    ("by task, of those that ended", lambda v: _shares(v["by_task"])),
+    ("by task, of those that ended and whose type is known", lambda v: _shares(v["by_task"])),
     ("by tenant, of those that ended", lambda v: _shares(v["by_tenant"])),
 )
 """Each figure: its name, and its text from a view that has it."""

@@ -173,6 +173,22 @@ def test_the_long_view_tells_what_changed_when_and_by_how_much_and_forgets_it_a_
     assert views[-1].changes == []
 
 
+def test_more_requests_that_nobody_was_asked_about_are_no_change_of_the_mix():
+    """Where the gateway asks about five requests a second, the share whose type is unknown grows as their rate doubles."""
+    turn_s, rng = 1300.0, np.random.default_rng(2)
+
+    def task_of(now_s: float) -> TaskType:
+        known = rng.random() < (0.5 if now_s < turn_s else 0.25)
+        return TaskType.UNKNOWN if not known else TaskType.QA if rng.random() < 0.7 else TaskType.DIALOGUE
+
+    views = longs_of(
+        QosModel(), 420, from_s=1000.0,
+        rate_of=lambda t: 10.0 if t < turn_s else 20.0, tokens_of=lambda _: (5.0, 1.0), task_of=task_of,
+    )  # fmt: skip
+    assert {one.figure for view in views for one in view.changes} == {ARRIVALS}
+    assert all(view.by_task == pytest.approx({"QA": 0.7, "Dialogue": 0.3}, abs=0.2) for view in views if view.sent_s > 1060.0)
+
+
 def test_a_gateway_that_starts_anew_is_no_change_of_the_workload():
     model = QosModel()
     steady = {"rate_of": lambda _: 10.0, "tokens_of": lambda _: (5.0, 1.0)}

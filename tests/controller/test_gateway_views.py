@@ -40,7 +40,7 @@ async def test_both_views_are_shown_with_their_age(tmp_path: Path):
     assert re.search(r"long: 60 s, [2-9]\.\d s old$", lines[0])
     assert "waiting 7 0" in lines
     assert "past their TTFT target 3 -" in lines
-    assert "by task, of those that ended - QA 70%, other 30%" in lines
+    assert "by task, of those that ended and whose type is known - QA 70%, other 30%" in lines
     assert "miss a target, of those settled 2% 2%" in lines
     assert "service of tenants beside their fair share (Jain) - not measured: fewer than two were served" in lines
     assert any(line.startswith("settled: requests that ended within the span") for line in lines)
