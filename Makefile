@@ -68,10 +68,10 @@ test-mqtt: $(VENV)/.dev  ## the MQTT side with a real mosquitto, which must be i
 	$(BIN)/pytest -m mqtt -rs tests/controller
 
 test-long: $(VENV)/.dev  ## the tests that kill processes of the whole product, train, or take long
-	$(BIN)/pytest $(PARALLEL) -m "long" tests
+	$(BIN)/pytest $(PARALLEL) -m "long" $(or $(LONG_TESTS),tests)
 
 test-lab: $(VENV)/.dev  ## the tests of the experiments in lab/
-	$(BIN)/pytest $(PARALLEL) lab/tests
+	$(BIN)/pytest $(PARALLEL) $(or $(LAB_TESTS),lab/tests)
 
 test-install: $(VENV)/.dev  ## wheel and sdist in an empty environment, run from another folder
 	$(BIN)/pytest -m install tests/test_install.py

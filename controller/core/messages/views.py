@@ -128,7 +128,7 @@ class LongView(Message, frozen=True, tag="long_view"):
         mismatch: Utilization-gap score of Eq. 7, mean over the window; `mismatch_p95` its 95 % quantile.
         fairness: Jain index of tokens served per weighted tenant among the tenants with requests, `fairness_tenants` in number; with fewer
             than two it is 1 and says nothing.
-        by_task: Share of ended requests whose task type is known. Perception is asked about all that wait, and about a sample of the others.
+        by_task: Share of ended requests whose task type is known: perception is asked about all that wait and a sample of the others.
         by_tenant: Share of ended requests, the largest ones by name and the rest as `other`.
         arrival_dispersion: Variance over mean of the arrivals per sub-window (a sixtieth of the window): 1 for Poisson, more for bursts.
         prompt_tokens, output_tokens: Lengths of requests that ended, and of requests that completed.
