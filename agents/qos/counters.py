@@ -24,11 +24,7 @@ with the load, which would look like a change of the mix."""
 TTFT: Final = 0
 TPOT: Final = TTFT + TIMES.size
 JUDGED: Final = TPOT + TIMES.size
-MET: Final = JUDGED + 1
-TTFT_MISSED: Final = JUDGED + 2
-TPOT_MISSED: Final = JUDGED + 3
-QUEUE_MISSED: Final = JUDGED + 4
-OVERDUE: Final = JUDGED + 5
+MET, TTFT_MISSED, TPOT_MISSED, QUEUE_MISSED, OVERDUE = range(JUDGED + 1, JUDGED + 6)
 SERVED: Final = JUDGED + 6
 """Tokens that engines served, whole prompts and output."""
 PRODUCED: Final = JUDGED + 7
@@ -42,11 +38,7 @@ SNAPSHOTS: Final = SHORT_WIDTH + 2
 ENDED: Final = SHORT_WIDTH + 3
 ASKED_OUTPUT: Final = SHORT_WIDTH + 4
 """Output tokens that the ended requests asked for."""
-PROMPT_SUM: Final = SHORT_WIDTH + 5
-COMPLETED: Final = SHORT_WIDTH + 6
-OUTPUT_SUM: Final = SHORT_WIDTH + 7
-DISPATCHED: Final = SHORT_WIDTH + 8
-SERVED_LATE: Final = SHORT_WIDTH + 9
+PROMPT_SUM, COMPLETED, OUTPUT_SUM, DISPATCHED, SERVED_LATE = range(SHORT_WIDTH + 5, SHORT_WIDTH + 10)
 TASK: Final = SHORT_WIDTH + 10
 SERVICE: Final = TASK + len(TASKS)
 PROMPT: Final = SERVICE + TIMES.size

@@ -13,6 +13,7 @@ from hmas.controller.core.types import Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.default_estimates import History
 from hmas.controller.scheduling.instances.engine_count import SPAN_S, EngineCount
+from hmas.controller.scheduling.instances.room import PRESSURE_LOW, is_half_empty, tpot_pressure
 from hmas.controller.scheduling.instances.speed import InstanceSpeed
 from hmas.controller.scheduling.refusals import completion_of
 from hmas.controller.scheduling.results import Ended
@@ -155,6 +156,19 @@ def test_a_whole_answer_may_be_slower_by_what_its_first_token_does_not_need(ttft
     # 99 tokens of 50 ms are 990 ms more than with 40: more than one target leaves beside 5 ms for the prompt, and less than the other.
     submit(made, "second", prompt=10, ttft_ms=ttft_ms)
     assert bool(made.dispatch(0.1)) is joins
+
+
+@pytest.mark.parametrize(("step_ms", "pressure"), [(20.0, 0.34), (60.0, 1.0)])
+def test_an_instance_that_makes_whole_answers_late_is_no_half_empty_one(step_ms: float, pressure: float):
+    """100 tokens are due 5960 ms after the arrival. What an answer waits for in the queue is not its instance's doing."""
+    made = build()
+    (one,) = made.instances.values()
+    counted(one.pace, one.engine_count, seconds=4.0, step_ms=step_ms, running=1)
+    submit(made, "first", prompt=0)
+    made.dispatch(1.0)
+    assert tpot_pressure(one, 1.0) == pytest.approx(pressure, rel=0.05)
+    assert tpot_pressure(one, 2.0) > tpot_pressure(one, 1.0), "it has lost a second"
+    assert is_half_empty(one, 1.0) is (pressure < PRESSURE_LOW)
 
 
 def test_a_simulated_whole_answer_is_heard_of_at_its_end_only():

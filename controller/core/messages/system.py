@@ -17,7 +17,7 @@ class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
             that may take them, or over all that serve them if none may.
         n_run, token_budget: The active controls (token_budget 0: the engine's own).
         kv_committed: Share of the KV fence taken by calibrated upper bounds, 0 to 1.
-        tpot_pressure: 90 % quantile over in-flight requests of current TPOT over its SLO; 0 with none decoding.
+        tpot_pressure: 90 % quantile over in-flight requests of TPOT over its SLO, of whole answers as expected; 0 with none decoding.
         first_token_overhead_ms: Usual time of a first token beyond its prompt's own prefill; 0 if unknown.
         guard: Active factor on the TPOT guard's share; 0 if the share was set explicitly, which then applies to all instances.
         guard_enabled: Whether the TPOT guard is on.

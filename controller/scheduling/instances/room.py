@@ -44,7 +44,7 @@ def _window_fills(instance: "Instance", engine: EngineSnapshot) -> bool:
 
 
 def tpot_pressure(instance: "Instance", now_s: float) -> float:
-    """The 90 % quantile, over the decoding requests, of mean TPOT so far divided by its target; 0 if none decodes. O(in flight)."""
+    """The 90 % quantile, over the requests in flight, of `Running.tpot_over_slo`; 0 if none has any. O(in flight)."""
     instance.refresh(now_s)
     ratios = sorted(ratio for run in instance.running.values() if (ratio := run.tpot_over_slo(now_s)) is not None)
     return ratios[min(len(ratios) - 1, int(_PRESSURE_QUANTILE * len(ratios)))] if ratios else 0.0

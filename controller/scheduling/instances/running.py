@@ -113,7 +113,16 @@ class Running:
         self.length = estimates.output_tokens / self.sequences
 
     def tpot_over_slo(self, now_s: float) -> float | None:
-        """Mean TPOT so far over its target, None before two tokens of each answer. A stalled stream counts as slow while it stalls."""
+        """Mean TPOT so far over its target, None before two tokens of each answer. A stalled stream counts as slow while it stalls.
+
+        Of a whole answer: its time from dispatch to its end, as expected at the instance's pace, over when it is due; None without a pace.
+        """
+        if not self.streams:
+            if (token_ms := self.instance.token_ms) is None:
+                return None
+            left_ms, tokens = self.whole_left(now_s, self.instance.pace.foresight.steps)
+            due_ms = left_ms + 1000.0 * (now_s - self.entry.request.arrival_s)
+            return (1000.0 * (now_s - self.dispatched_s) + tokens * token_ms) / due_ms
         each = self.tokens / self.sequences
         if self.first_s is None or each < 2.0:
             return None
