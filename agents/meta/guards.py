@@ -84,8 +84,9 @@ class RollbackWindow:
 
         Rho grows with the arrival rate relative to before the switch, up to LOAD_MAX: a switch just before a burst looks bad for no fault
         of its own. The tail limit also grows with the age of the oldest waiting request, because requests that had waited long before the
-        switch end after it. A longer tail with fewer misses is no failure: an order that puts some requests last does so on purpose. While
-        an instance that was usable is not, what goes wrong says nothing about the switch.
+        switch end after it. A longer tail with fewer misses is no failure: an order that puts some requests last does so on purpose. Where
+        few requests stream, there is no tail to compare. While an instance that was usable is not, what goes wrong says nothing about the
+        switch.
         """
         if now_s < self._from_s or view.ended < SAMPLES_MIN:
             return None
@@ -98,7 +99,8 @@ class RollbackWindow:
         aged = min(LOAD_MAX, max(1.0, view.oldest_wait_ms / max(1.0, self.before.oldest_wait_ms)))
         tail_limit = rho * aged * max(TTFT_FLOOR_MS, self.before.ttft_ms_p99)
         too_many = view.violation_rate > rate_limit
-        too_late = view.ttft_ms.p99 > tail_limit and view.violation_rate >= self.before.violation_rate
+        known = view.ttft_ms.count >= SAMPLES_MIN and self.before.ttft_ms_p99 > 0.0
+        too_late = known and view.ttft_ms.p99 > tail_limit and view.violation_rate >= self.before.violation_rate
         self._strikes = self._strikes + 1 if too_many or too_late else 0
         if self._strikes < STRIKES:
             return None

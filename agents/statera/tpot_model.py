@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hmas.controller.core.messages import Completion
+from hmas.controller.core.objectives import whole_due_ms
 from hmas.controller.core.statistics.cumulative_trace import CumulativeTrace
-from hmas.controller.core.types import OutcomeKind, are_other_models
+from hmas.controller.core.types import OutcomeKind, Slo, are_other_models
 
 N = TypeVar("N", float, NDArray[np.float64])
 
@@ -134,7 +135,10 @@ class TpotModel:
         n = max(1.0, min(N_MAX, beside))
         self._tokens += (tokens - self._tokens) / (min(SERVED_MAX, self._learnt) + 1)
         self.tpot.add(n, tpot_ms, min(HEAVIEST, tokens / self._tokens), whole=tokens >= WHOLE_TOKENS)
-        self._rows[self._learnt % SERVED_MAX] = (n, tpot_ms, max(0.0, completion.tpot_slo_ms), service_ms)
+        slo_ms = max(0.0, completion.tpot_slo_ms)
+        if slo_ms and not in_pieces:
+            slo_ms = whole_due_ms(tokens, Slo(ttft_ms=completion.ttft_slo_ms, tpot_ms=slo_ms)) / tokens
+        self._rows[self._learnt % SERVED_MAX] = (n, tpot_ms, slo_ms, service_ms)
         self._learnt += 1
 
     def rps(self, n: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -50,14 +50,18 @@ def is_judged(completion: Completion) -> bool:
 
 
 def missed_ttft(completion: Completion) -> bool:
-    """Whether no first token came in time. For judged requests; an answer in one piece is late if it missed its SLO."""
+    """Whether no first token came in time. For judged requests; an answer in one piece missed it if only its wait made it late."""
     if completion.ttft_ms < 0:
-        return not completion.slo_met
+        return not completion.slo_met and not missed_tpot(completion)
     return 0 < completion.ttft_slo_ms < completion.ttft_ms
 
 
 def missed_tpot(completion: Completion) -> bool:
-    """Whether tokens came slower than their target."""
+    """Whether tokens came slower than their target. An answer in one piece did if it had been late without any wait."""
+    if completion.ttft_ms < 0 and completion.outcome is OutcomeKind.COMPLETED and not completion.slo_met:
+        slo = Slo(ttft_ms=completion.ttft_slo_ms, tpot_ms=completion.tpot_slo_ms)
+        service_ms = completion.total_ms - max(0.0, completion.queue_ms)
+        return completion.output_tokens > 0 and service_ms > whole_due_ms(completion.output_tokens / max(1, completion.sequences), slo)
     return 0 < completion.tpot_slo_ms < completion.tpot_ms
 
 

@@ -15,7 +15,7 @@ from hmas.controller.scheduling.instances.instance_group import InstanceGroup, L
 from hmas.controller.scheduling.instances.kv_fence import upper_tokens
 from hmas.controller.scheduling.instances.room import may_pass_fence
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
-from hmas.controller.scheduling.queue.model_queue import GUARD, STRICTER, WINDOW, ModelQueue
+from hmas.controller.scheduling.queue.model_queue import GUARD, STRICTER, WINDOW, ModelQueue, QueuedRequest
 from hmas.controller.scheduling.queue.tenant_share import TenantShareLimiter
 from hmas.controller.scheduling.routers import Routers
 from hmas.controller.scheduling.settings import SchedulerSettings
@@ -217,7 +217,7 @@ class DispatchPlanner:
         reason = RESERVED if floods else KEPT_FREE if kept_free else barred or (LATE_SHARE if late else WINDOW)
         spares_work = group.given_up.spares_work
         cached_ms: float | None = None
-        kept_ms = watch.reserve.tpot_ms if request.tenant in watch.flooding else group.kept_pace.target_ms(entry, now_s)
+        kept_ms = _kept_ms(entry, group, now_s)
         for pool in filter(None, self._pools(entry, group, kept_free, now_s, late=late, owed=owed, floods=floods, least=least)):
             ranked = False
             for chosen, choice in self._ranking(entry, tokens, pool, now_s):
@@ -246,7 +246,7 @@ class DispatchPlanner:
                         is_easy=group.kept_pace.is_easy,
                         cached_tokens=cached,
                     )
-                    if admits or (group.guard_pause.active and not floods):
+                    if admits or (not floods and group.guard_pause.lets_go(chosen, late=late)):
                         placed = choice if fits else replace(choice, reason=f"{choice.reason}; {PAST_FENCE}")
                         return PlannedDispatch(entry, tokens, placed, late, owed, "" if admits else PAUSED)
                     if not late:
@@ -259,6 +259,16 @@ class DispatchPlanner:
                 break
         entry.hold(_told(reason, entry, group, leaves_room=kept_ms < inf, late=late))
         return None
+
+    def relieves(self, waiting: QueuedRequest, instance: Instance, now_s: float) -> bool:
+        """Whether what forecasts hold back may go to an instance that shows room: the TPOT guard, which measures, has to admit it, and room
+        that is kept from a flood stays free. O(in flight).
+        """
+        entry, group, flooding = waiting.entry, waiting.group, waiting.group.watch.flooding
+        if group.watch.reserve.share and entry.request.tenant in flooding and not self._takes_flood(instance, group):
+            return False
+        kept_ms, is_easy = _kept_ms(entry, group, now_s), group.kept_pace.is_easy
+        return self.guard.admits(entry, instance, now_s, late=waiting.overdue, flooding=flooding, kept_ms=kept_ms, is_easy=is_easy)
 
     def _ranking(self, entry: QueueEntry, tokens: int, pool: Sequence[Instance], now_s: float) -> Iterator[tuple[Instance, Choice]]:
         """The router's ranking; instances whose context is likely to end the answer come last.
@@ -325,6 +335,12 @@ class DispatchPlanner:
             [instance for instance in candidates if instance.name not in self.avoided],
             [instance for instance in candidates if instance.name in self.avoided],
         ]
+
+
+def _kept_ms(entry: QueueEntry, group: ModelQueue, now_s: float) -> float:
+    """The TPOT target of others that the request has to suit, infinite for none (`TpotGuard.admits`)."""
+    watch = group.watch
+    return watch.reserve.tpot_ms if entry.request.tenant in watch.flooding else group.kept_pace.target_ms(entry, now_s)
 
 
 def _told(reason: str, entry: QueueEntry, group: ModelQueue, *, leaves_room: bool, late: bool) -> str:

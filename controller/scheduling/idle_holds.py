@@ -7,10 +7,11 @@ collect, too few to slow down the requests in flight when they are dispatched to
 
 The TPOT guard is no forecast: it decides by the pace that it measures, and gives way by itself once it has held all requests back for 3 s.
 In simulation, requests that were dispatched against it cost 3 to 7 points of all that were served in time past capacity. Nor is room a
-forecast that is kept from a flood, or for stricter targets: others have asked for it.
+forecast that is kept from a flood, or for stricter targets: others have asked for it. So the guard has to admit what is dispatched here,
+and room that is kept stays free.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from hmas.controller.scheduling.admission.quotas import Tenancy
@@ -29,6 +30,7 @@ _EARLY_S = 1e-3
 _GAP_MOST_S = 1.0
 """Longest time that one check adds: after a longer gap the process was stalled."""
 _LOOK_AHEAD = 8
+Relieves = Callable[[QueuedRequest, Instance, float], bool]
 
 
 class IdleHolds:
@@ -64,16 +66,17 @@ class IdleHolds:
                 self._due += [(group, instance) for instance in roomy if is_half_empty(instance, now_s)]
         self._since_s = since_s
 
-    def take(self, tenancy: Tenancy, now_s: float) -> Iterator[tuple[QueuedRequest, Instance]]:
+    def take(self, tenancy: Tenancy, relieves: Relieves, now_s: float) -> Iterator[tuple[QueuedRequest, Instance]]:
         """The requests to dispatch despite what holds them: at most one per half-empty instance and check, the oldest first.
 
         One at a time keeps an instance from being flooded with prompts because of stale figures; at the gateway's ten ticks per second no
-        client notices that bound. A tenant's own limit is no forecast: its requests keep waiting.
+        client notices that bound. A tenant's own limit is no forecast: its requests keep waiting. `relieves`: as
+        `DispatchPlanner.relieves`.
         """
         due, self._due = self._due, []
         due.sort(key=lambda pair: pair[1].sequences)
         for group, instance in due:
-            waiting = _oldest(group, instance, tenancy, now_s)
+            waiting = _oldest(group, instance, tenancy, relieves, now_s)
             if waiting is not None and _may_take(instance):
                 yield waiting, instance
 
@@ -88,7 +91,7 @@ def _most_s(group: ModelQueue) -> float:
     return (WINDOW_HELD_MOST_S if group.blocked == WINDOW else HELD_MOST_S) - _EARLY_S
 
 
-def _oldest(group: ModelQueue, instance: Instance, tenancy: Tenancy, now_s: float) -> QueuedRequest | None:
+def _oldest(group: ModelQueue, instance: Instance, tenancy: Tenancy, relieves: Relieves, now_s: float) -> QueuedRequest | None:
     window = instance.capacity_n_run if instance.advised else instance.n_run
     oldest = islice(group.members.values(), BARRED_MOST + _LOOK_AHEAD)
     # It may have changed its models since it was looked at.
@@ -101,7 +104,8 @@ def _oldest(group: ModelQueue, instance: Instance, tenancy: Tenancy, now_s: floa
                 return None
             continue
         limited = request.tenant in tenancy.bounded and tenancy.closed(request.tenant, request.sequences)
-        if waiting.place != "expired" and not limited and now_s - request.arrival_s >= _most_s(group) and has_cache_for(instance, request):
+        is_due = waiting.place != "expired" and not limited and now_s - request.arrival_s >= _most_s(group)
+        if is_due and has_cache_for(instance, request) and relieves(waiting, instance, now_s):
             return waiting
     return None
 

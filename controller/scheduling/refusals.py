@@ -41,9 +41,14 @@ def ended_refused(request: Request, estimates: Estimates, refusal: Refusal, poli
 
 
 def ended_running(run: Running, kind: OutcomeKind, now_s: float, output_tokens: int | None) -> Ended:
-    """The result of a request that was in flight. `output_tokens`: the engine's own count, None to use the scheduler's count."""
+    """The result of a request that was in flight. `output_tokens`: the engine's own count, None to use the scheduler's count.
+
+    Of a whole answer that breaks off nothing was counted: it has what the engine's steps probably gave it, for which its tenant pays.
+    """
     request, slo = run.entry.request, run.entry.estimates.slo
     tokens = run.tokens if output_tokens is None else output_tokens
+    if not (tokens or request.stream) and kind in (OutcomeKind.CANCELLED, OutcomeKind.TIMED_OUT):
+        tokens = round(run.sequences * max(0.0, min(run.length, run.instance.pace.foresight.steps - run.from_step)))
     # Of several answers only the sum is known: the mean stands for each.
     each = tokens / run.sequences
     total_ms = 1000.0 * (now_s - request.arrival_s)

@@ -168,7 +168,7 @@ class Scheduler(SchedulerReports):
                 group.watch.sent(found.entry, now_s)
                 sent.append(self._start(found, now_s))
         if self.settings.idle_relief:
-            sent += [self._relieve(waiting, instance, now_s) for waiting, instance in self._idle_holds.take(self.tenancy, now_s)]
+            sent += [self._relieve(*held, now_s) for held in self._idle_holds.take(self.tenancy, self._planner.relieves, now_s)]
         return sent
 
     def expire(self, now_s: float) -> list[Dropped]:

@@ -16,8 +16,8 @@ BEFORE = Baseline(ttft_ms_p99=1000.0, violation_rate=0.2, arrival_rps=10.0, olde
 UNEVEN = {"by_tenant": {"a": 0.5, "b": 0.5}, "fairness": 0.4, "violation_rate": 0.5}
 
 
-def tail(p99: float) -> LatencySummary:
-    return LatencySummary(count=100, p50=p99 / 4, p95=p99 / 2, p99=p99)
+def tail(p99: float, count: int = 100) -> LatencySummary:
+    return LatencySummary(count=count, p50=p99 / 4, p95=p99 / 2, p99=p99)
 
 
 def verdict(**changes):
@@ -36,11 +36,29 @@ def verdict(**changes):
         ({"violation_rate": 0.25, "ttft_ms": tail(1600.0)}, True),
         ({"violation_rate": 0.15, "ttft_ms": tail(1600.0)}, False),
         ({"violation_rate": 0.25, "ttft_ms": tail(1600.0), "oldest_wait_ms": 2000.0}, False),
+        ({"violation_rate": 0.25, "ttft_ms": tail(1600.0, count=3)}, False),
     ],
-    ids=["rate", "within", "few", "burst", "burst-no-excuse", "tail", "tail-for-fewer-misses", "tail-of-older-waits"],
+    ids=[
+        "rate",
+        "within",
+        "few",
+        "burst",
+        "burst-no-excuse",
+        "tail",
+        "tail-for-fewer-misses",
+        "tail-of-older-waits",
+        "tail-of-few-streams",
+    ],
 )
 def test_equation_12(changes, trips):
     assert (verdict(**changes) is not None) == trips
+
+
+def test_where_nobody_streamed_before_a_switch_the_first_streams_say_nothing_against_it():
+    before = Baseline(ttft_ms_p99=0.0, violation_rate=0.2, arrival_rps=10.0, oldest_wait_ms=1000.0)
+    window = RollbackWindow(before, ratio=1.5, from_s=5.0, until_s=15.0)
+    views = [short_view(at_s, violation_rate=0.25, ttft_ms=tail(400.0)) for at_s in (6.0, 6.2, 6.4, 6.6, 6.8, 7.0)]
+    assert [window.observe(view, view.sent_s) for view in views] == [None] * 6
 
 
 def test_one_bad_view_is_no_failure_and_nothing_counts_before_the_window_is_clean():

@@ -13,7 +13,7 @@ from hmas.agents.qos.outcomes import Shares, fairness, missed_in_queue, shares
 from hmas.agents.qos.tallies import Tallies, tally
 from hmas.agents.qos.windows import TimeWindow, slope, variation
 from hmas.controller.core.messages import Completion, LongView, ShortView, SystemSnapshot
-from hmas.controller.core.objectives import is_judged, missed_ttft
+from hmas.controller.core.objectives import is_judged, missed_tpot, missed_ttft
 from hmas.controller.core.types import OutcomeKind
 from hmas.engines.base import EngineSnapshot
 
@@ -54,7 +54,17 @@ def test_what_the_client_caused_is_not_judged():
 
 def test_an_answer_in_one_piece_is_late_only_where_it_missed_its_slo():
     assert not missed_ttft(completion(1, 0.0, ttft_ms=-1.0, slo_met=True))
-    assert missed_ttft(completion(1, 0.0, ttft_ms=-1.0, slo_met=False))
+    assert missed_ttft(completion(1, 0.0, ttft_ms=-1.0, slo_met=False, outcome=OutcomeKind.SHED))
+
+
+@pytest.mark.parametrize(("queue_ms", "too_slow"), [(0.0, True), (500.0, True), (1500.0, False)])
+def test_an_answer_in_one_piece_that_is_late_missed_its_pace_or_waited_too_long(queue_ms: float, too_slow: bool):
+    """Two answers of 100 tokens side by side, due 1000 + 99 x 40 = 4960 ms after the arrival, end after 6000 ms."""
+    late = completion(
+        1, 0.0, ttft_ms=-1.0, tpot_ms=-1.0, slo_met=False, queue_ms=queue_ms, total_ms=6000.0, output_tokens=200, sequences=2,
+        ttft_slo_ms=1000.0, tpot_slo_ms=40.0,
+    )  # fmt: skip
+    assert (missed_tpot(late), missed_ttft(late)) == (too_slow, not too_slow)
 
 
 def test_waiting_is_told_from_slow_service():

@@ -30,7 +30,7 @@ def build(**settings: Any) -> Scheduler:
 
 def entry(number: int, at_s: float, *, sequences: int = 1, ttft_ms: float = 100.0, prompt: int = 128) -> QueueEntry:
     request = Request(id=str(number), tenant="t", model="m", arrival_s=at_s, prompt_tokens=prompt, sequences=sequences)
-    estimates = Estimates(slo=Slo(ttft_ms=ttft_ms, tpot_ms=25.0), output_tokens=OUTPUT, ttft_ms=PROMPT_MS, tpot_ms=PACE_MS)
+    estimates = Estimates(slo=Slo(ttft_ms=ttft_ms, tpot_ms=25.0), output_tokens=sequences * OUTPUT, ttft_ms=PROMPT_MS, tpot_ms=PACE_MS)
     return QueueEntry(request, estimates, number)
 
 
@@ -108,6 +108,21 @@ def test_an_engine_that_fills_up_ends_it_early_and_for_a_while():
         made.became_late(10.0)
     made.look(list(build().instances.values()), 10.0)
     assert not made.active
+
+
+def test_a_pause_lets_late_requests_go_beside_as_many_as_are_expected_and_others_until_it_is_crowded():
+    made, scheduler = after(4.0, 0.5), build(tpot_guard=0.0)
+    (instance,) = scheduler.instances.values()
+    assert not made.lets_go(instance, late=False)
+    made.look([instance], 0.0)
+    lets_go = []
+    for number in range(CROWDED + 2):
+        lets_go.append([made.lets_go(instance, late=True), made.lets_go(instance, late=False)])
+        one = entry(number, 0.0, ttft_ms=1e6)
+        scheduler.submit(one.request, one.estimates, 0.0)
+        scheduler.dispatch(0.0)
+    assert [late for late, _ in lets_go] == [beside <= made.sequences for beside in range(CROWDED + 2)]
+    assert [on_time for _, on_time in lets_go] == [True] * (CROWDED + 1) + [False]
 
 
 def test_an_engine_that_each_sequence_makes_much_slower_begins_none():

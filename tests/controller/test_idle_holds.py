@@ -5,7 +5,7 @@ import pytest
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.admission.quotas import TenantLimits
-from hmas.controller.scheduling.dispatch import PAST_FENCE
+from hmas.controller.scheduling.dispatch import LATE_SHARE, PAST_FENCE
 from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.overcommit import Preemptions
 from hmas.controller.scheduling.scheduler import Scheduler
@@ -227,6 +227,21 @@ def test_overdue_requests_fill_what_nobody_else_wants():
     sent = run(made, 0.5, from_s=0.5)
     assert sent[0][1] == "0008"
     assert len(sent) == 9, "half of the window is theirs while those in time are dispatched at once"
+
+
+@pytest.mark.parametrize(("prompt_ms", "sent"), [(1.0, ["0001"]), (2000.0, [])])
+def test_a_late_request_is_sent_to_a_half_empty_instance_only_if_the_guard_admits_it(prompt_ms: float, sent: list[str]):
+    """The request in flight has 45 ms to spare. Late ones may have one place while others were held back within 5 s."""
+    made = build(overdue="demote", late_share=0.25, tpot_guard=0.5)
+    one = made.instances["a"]
+    for _ in range(200):
+        one.pace.decoded(20.0, 1.0, 32.0)
+        one.pace.prefilled(prompt_ms, 100)
+    submit(made, 0, 0.0, slo=Slo(ttft_ms=60_000, tpot_ms=25))
+    made.dispatch(0.0)
+    submit(made, 1, 0.0, slo=Slo(ttft_ms=1.0, tpot_ms=100))
+    one.wanted(0.1)
+    assert [(name, why) for _, name, why in run(made, 4.0, from_s=0.1)] == [(name, LATE_SHARE) for name in sent]
 
 
 def test_a_demoted_request_is_shed_when_it_has_waited_for_long_beyond_its_target():

@@ -23,7 +23,8 @@ FEW = 40
 
 def test_the_pool_is_the_one_that_was_promised():
     promised = "fcfs edf robust-edf llf sjf srtf two-lane wfq stride lottery cfs rr mlfq priority vtc slack"
-    assert sorted(POLICIES) == sorted(promised.split())
+    # Other tests of this process may have added theirs.
+    assert sorted(policy.name for policy in BUILT_IN) == sorted(promised.split())
 
 
 @pytest.mark.parametrize("name", NAMES)

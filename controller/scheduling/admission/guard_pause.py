@@ -59,11 +59,15 @@ class GuardPause:
         """Records that a request comes."""
         self._requests.add(1.0, now_s)
         self._prompts.add(entry.request.prompt_tokens, now_s)
-        self._outputs.add(entry.estimates.output_tokens * entry.request.sequences, now_s)
+        self._outputs.add(entry.estimates.output_tokens, now_s)
 
     def became_late(self, now_s: float) -> None:
         """Records that a request became late while the guard held the queue."""
         self._late.add(1.0, now_s)
+
+    def lets_go(self, instance: Instance, *, late: bool) -> bool:
+        """Whether a pause sends a request to the instance: a late one beside as many as are expected, others until it is crowded."""
+        return self.active and instance.sequences <= (self.sequences if late else CROWDED)
 
     def look(self, instances: Sequence[Instance], now_s: float) -> None:
         """Begins or ends a pause; called once per tick. O(instances) in a pause and where requests are late, else O(1)."""

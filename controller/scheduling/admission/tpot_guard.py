@@ -170,7 +170,7 @@ class TpotGuard:
         if self.share <= 0.0 or token_ms is None or token_ms * _APART_MARGIN <= entry.estimates.slo.tpot_ms:
             return True
         best_ms = instance.pace.best_ms() or 0.0
-        return not any(run.streams and best_ms <= run.tpot_slo_ms < token_ms for run in instance.running.values())
+        return not any(best_ms <= run.target_ms() < token_ms for run in instance.running.values())
 
     def dispatched(self, instance: Instance) -> None:
         """Records that a request was sent to the instance."""

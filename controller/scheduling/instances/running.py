@@ -129,6 +129,10 @@ class Running:
         mean_s = max((self.last_s - self.first_s) / (each - 1.0), (now_s - self.first_s) / each)
         return 1000.0 * mean_s / self.tpot_slo_ms
 
+    def target_ms(self) -> float:
+        """The time per token that it may take: its TPOT target, of a whole answer what its one target leaves if it did not wait."""
+        return self.tpot_slo_ms if self.streams else whole_due_ms(self.length, self.entry.estimates.slo) / max(1.0, self.length)
+
     def whole_left(self, now_s: float, steps: float) -> tuple[float, float]:
         """Milliseconds until a whole answer is due, and the tokens that it probably lacks, at so many decode steps of its instance.
 
