@@ -54,7 +54,7 @@ def baseline(short: Sequence[ShortView], long: LongView) -> Baseline:
     """
     judged = [view for view in short if view.ended >= SAMPLES_MIN]
     return Baseline(
-        ttft_ms_p99=max([long.ttft_ms.p99, *(view.ttft_ms.p99 for view in judged)]),
+        ttft_ms_p99=max(seen.p99 if seen.count >= SAMPLES_MIN else 0.0 for seen in (long.ttft_ms, *(view.ttft_ms for view in judged))),
         violation_rate=max([long.violation_rate, *(view.violation_rate for view in judged)]),
         arrival_rps=max([long.arrival_rps, *(view.arrival_rps for view in short)]),
         oldest_wait_ms=max((view.oldest_wait_ms for view in short), default=0.0),

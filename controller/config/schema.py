@@ -150,7 +150,7 @@ class SchedulerConfig(Section, frozen=True):
         ),
     ] = SHIPPED.fence_overcommit
     fence_in_bypass: Annotated[bool, doc("Eq. 2 holds in the emergency bypass, too")] = SHIPPED.fence_in_bypass
-    idle_relief: Annotated[bool, doc("dispatch what has waited a second beside a half-empty instance")] = SHIPPED.idle_relief
+    idle_relief: Annotated[bool, doc("dispatch what waited 1 s beside a half-empty instance if the guard admits it")] = SHIPPED.idle_relief
     binding: Annotated[
         Literal["central", "arrival"],
         doc(

@@ -261,14 +261,17 @@ class DispatchPlanner:
         return None
 
     def relieves(self, waiting: QueuedRequest, instance: Instance, now_s: float) -> bool:
-        """Whether what forecasts hold back may go to an instance that shows room: the TPOT guard, which measures, has to admit it, and room
-        that is kept from a flood stays free. O(in flight).
+        """Whether a held request may go to an instance that shows room: the TPOT guard has to admit it, as it goes by measurements.
+
+        Room that is kept from a flood stays free. O(in flight).
         """
-        entry, group, flooding = waiting.entry, waiting.group, waiting.group.watch.flooding
-        if group.watch.reserve.share and entry.request.tenant in flooding and not self._takes_flood(instance, group):
+        entry, group, flooding, late = waiting.entry, waiting.group, waiting.group.watch.flooding, waiting.overdue
+        floods = group.watch.reserve.share > 0.0 and entry.request.tenant in flooding
+        if floods and not self._takes_flood(instance, group):
             return False
         kept_ms, is_easy = _kept_ms(entry, group, now_s), group.kept_pace.is_easy
-        return self.guard.admits(entry, instance, now_s, late=waiting.overdue, flooding=flooding, kept_ms=kept_ms, is_easy=is_easy)
+        admits = self.guard.admits(entry, instance, now_s, late=late, flooding=flooding, kept_ms=kept_ms, is_easy=is_easy)
+        return admits or (not floods and group.guard_pause.lets_go(instance, late=late))
 
     def _ranking(self, entry: QueueEntry, tokens: int, pool: Sequence[Instance], now_s: float) -> Iterator[tuple[Instance, Choice]]:
         """The router's ranking; instances whose context is likely to end the answer come last.

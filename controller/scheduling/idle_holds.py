@@ -31,6 +31,7 @@ _GAP_MOST_S = 1.0
 """Longest time that one check adds: after a longer gap the process was stalled."""
 _LOOK_AHEAD = 8
 Relieves = Callable[[QueuedRequest, Instance, float], bool]
+"""As `DispatchPlanner.relieves`."""
 
 
 class IdleHolds:
@@ -70,8 +71,7 @@ class IdleHolds:
         """The requests to dispatch despite what holds them: at most one per half-empty instance and check, the oldest first.
 
         One at a time keeps an instance from being flooded with prompts because of stale figures; at the gateway's ten ticks per second no
-        client notices that bound. A tenant's own limit is no forecast: its requests keep waiting. `relieves`: as
-        `DispatchPlanner.relieves`.
+        client notices that bound. A tenant's own limit is no forecast: its requests keep waiting.
         """
         due, self._due = self._due, []
         due.sort(key=lambda pair: pair[1].sequences)
@@ -105,8 +105,8 @@ def _oldest(group: ModelQueue, instance: Instance, tenancy: Tenancy, relieves: R
             continue
         limited = request.tenant in tenancy.bounded and tenancy.closed(request.tenant, request.sequences)
         is_due = waiting.place != "expired" and not limited and now_s - request.arrival_s >= _most_s(group)
-        if is_due and has_cache_for(instance, request) and relieves(waiting, instance, now_s):
-            return waiting
+        if is_due and has_cache_for(instance, request):
+            return waiting if relieves(waiting, instance, now_s) else None
     return None
 
 

@@ -41,14 +41,13 @@ def ended_refused(request: Request, estimates: Estimates, refusal: Refusal, poli
 
 
 def ended_running(run: Running, kind: OutcomeKind, now_s: float, output_tokens: int | None) -> Ended:
-    """The result of a request that was in flight. `output_tokens`: the engine's own count, None to use the scheduler's count.
-
-    Of a whole answer that breaks off nothing was counted: it has what the engine's steps probably gave it, for which its tenant pays.
-    """
+    """The result of a request that was in flight. `output_tokens`: the engine's own count, None to use the scheduler's count."""
     request, slo = run.entry.request, run.entry.estimates.slo
     tokens = run.tokens if output_tokens is None else output_tokens
+    paid_tokens = tokens
     if not (tokens or request.stream) and kind in (OutcomeKind.CANCELLED, OutcomeKind.TIMED_OUT):
-        tokens = round(run.sequences * max(0.0, min(run.length, run.instance.pace.foresight.steps - run.from_step)))
+        # Nothing is heard of a whole answer that breaks off, and the engine has worked for it all the same.
+        paid_tokens = round(run.sequences * max(0.0, min(run.length, run.instance.pace.foresight.steps - run.from_step)))
     # Of several answers only the sum is known: the mean stands for each.
     each = tokens / run.sequences
     total_ms = 1000.0 * (now_s - request.arrival_s)
@@ -69,6 +68,7 @@ def ended_running(run: Running, kind: OutcomeKind, now_s: float, output_tokens: 
         tpot_ms=tpot_ms,
         total_ms=total_ms,
         output_tokens=tokens,
+        paid_tokens=paid_tokens,
         slo_met=kind is OutcomeKind.COMPLETED and met,
         running_at_dispatch=run.running,
         kv_usage_at_dispatch=run.kv_usage,
@@ -81,7 +81,7 @@ def charged_tokens(ended: Ended) -> int:
     """What the quota of its tenant pays for a request that was in flight: nothing if an engine refused it, or failed before it answered."""
     if ended.kind in (OutcomeKind.REJECTED, OutcomeKind.FAILED) and ended.ttft_ms < 0.0 and not ended.output_tokens:
         return 0
-    return ended.entry.request.prompt_tokens + ended.output_tokens
+    return ended.entry.request.prompt_tokens + ended.paid_tokens
 
 
 def completion_of(ended: Ended, now_s: float) -> Completion:

@@ -46,6 +46,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """The whole result of one request; conventions as in `hmas.controller.core.messages.Completion` (-1 for what did not happen).
 
     Attributes:
+        paid_tokens: Output tokens that its tenant pays for: those known, or of a whole answer that broke off the likely ones.
         predicted: Estimates at the first token, or the last ones if none came.
         policy: Name of the policy that dispatched it; the active one if it was never dispatched.
         status: The HTTP status of its refusal, 0 if it was not refused at its arrival or the scheduler does not know it.
@@ -60,6 +61,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     tpot_ms: float
     total_ms: float
     output_tokens: int
+    paid_tokens: int = 0
     slo_met: bool
     running_at_dispatch: int
     kv_usage_at_dispatch: float

@@ -282,7 +282,7 @@ class Scheduler(SchedulerReports):
                 run.instance.pace.foresight.ended(run.expectation, ended.tpot_ms, ended.output_tokens)
             self.tenancy.stopped(request)
             self.tenancy.settle(request, endings.charged_tokens(ended), now_s)
-            self._wait_queue.queues.holding(run.entry).finished(run.entry, ended.output_tokens, now_s)
+            self._wait_queue.queues.holding(run.entry).finished(run.entry, ended.paid_tokens, now_s)
             return ended
         entry = None if kind is OutcomeKind.COMPLETED else self._wait_queue.remove(request_id)
         if entry is None:

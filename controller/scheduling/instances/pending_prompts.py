@@ -26,7 +26,7 @@ class PendingPrompts:
 
     def sent(self, run: Running, prefill_ms: float, now_s: float) -> None:
         """Adds the prompt of a request that is sent, which takes the engine so long."""
-        run.alone = not self._awaiting and self.until_s <= now_s
+        run.alone = not self._awaiting
         for other in self._awaiting.values():
             other.alone = False
         if run.streams:

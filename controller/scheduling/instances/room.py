@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 KV_FULL = 0.9
 """Share of the KV cache in use from which on an engine counts as having no cache to spare."""
 PRESSURE_LOW = 0.75
-"""TPOT over its target (90 % quantile of the decoding requests) below which targets are met with a margin."""
+"""TPOT over its target (90 % quantile of the requests in flight) below which targets are met with a margin."""
 _PRESSURE_QUANTILE = 0.9
 HALF = 0.5
 BLOCK_TOKENS = 64
@@ -51,7 +51,7 @@ def tpot_pressure(instance: "Instance", now_s: float) -> float:
 
 
 def is_half_empty(instance: "Instance", now_s: float) -> bool:
-    """Whether the instance is less than half full by its own figures: places, cache, and TPOT of the decoding requests."""
+    """Whether the instance is less than half full by its own figures: places, cache, and TPOT pressure."""
     kv_usage = None if instance.engine is None else instance.engine.kv_usage
     return (
         shows_room(instance)

@@ -115,12 +115,14 @@ class Running:
     def tpot_over_slo(self, now_s: float) -> float | None:
         """Mean TPOT so far over its target, None before two tokens of each answer. A stalled stream counts as slow while it stalls.
 
-        Of a whole answer: its time from dispatch to its end, as expected at the instance's pace, over when it is due; None without a pace.
+        Of a whole answer: its time from dispatch to its end, as expected at the instance's pace, over when it is due; None before the first.
         """
         if not self.streams:
-            if (token_ms := self.instance.token_ms) is None:
+            # Without counters the steps stand still while nobody streams: it would seem to make no progress.
+            steps, token_ms = self.instance.pace.foresight.steps, self.instance.token_ms
+            if token_ms is None or steps <= self.from_step:
                 return None
-            left_ms, tokens = self.whole_left(now_s, self.instance.pace.foresight.steps)
+            left_ms, tokens = self.whole_left(now_s, steps)
             due_ms = left_ms + 1000.0 * (now_s - self.entry.request.arrival_s)
             return (1000.0 * (now_s - self.dispatched_s) + tokens * token_ms) / due_ms
         each = self.tokens / self.sequences
