@@ -115,7 +115,7 @@ class Running:
     def tpot_over_slo(self, now_s: float) -> float | None:
         """Mean TPOT so far over its target, None before two tokens of each answer. A stalled stream counts as slow while it stalls.
 
-        Of a whole answer: its time from dispatch to its end, as expected at the instance's pace, over when it is due; None before the first.
+        Of a whole answer: its time from dispatch to the end that its instance's pace gives, over when it is due; None before a step.
         """
         if not self.streams:
             # Without counters the steps stand still while nobody streams: it would seem to make no progress.
