@@ -28,7 +28,7 @@ from hmas.planning.running import Run, run_case
 
 WARMUP_S = 30.0
 # Bursts over a fleet that does not quite hold their mean: the wrong order loses requests.
-LOAD = "gamma:rate=3,cv=2,duration=200,seed=1"
+LOAD = "gamma:rate=3.4,cv=2,duration=200,seed=1"
 ADMISSION = replace(SHIPPED, overdue_wait_s=86_400.0)
 """Nobody is shed, so that the order decides who is served in time."""
 HURT = 0.01
