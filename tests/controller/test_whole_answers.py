@@ -14,6 +14,7 @@ from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.admission.tpot_guard import TpotGuard
 from hmas.controller.scheduling.default_estimates import History
 from hmas.controller.scheduling.instances.engine_count import SPAN_S, EngineCount
+from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.room import PRESSURE_LOW, is_half_empty, tpot_pressure
 from hmas.controller.scheduling.instances.speed import InstanceSpeed
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
@@ -146,8 +147,8 @@ def test_what_prompts_were_thought_to_take_is_forgotten_with_the_last_whole_answ
     assert (one.prompts.left_ms(2.0), one.prefill_tokens) == (0.0, 0)
 
 
-@pytest.mark.parametrize(("ttft_ms", "joins"), [(500.0, False), (4000.0, True)])
-def test_a_whole_answer_may_be_slower_by_what_its_first_token_does_not_need(ttft_ms: float, joins: bool):
+def with_eight() -> tuple[Scheduler, Instance]:
+    """Eight whole answers with ample targets are in flight on an instance that takes 20 ms a token for one, and 50 for eight."""
     made = build()
     (one,) = made.instances.values()
     counted(one.pace, one.engine_count, seconds=30.0, step_ms=20.0, running=1)
@@ -155,6 +156,12 @@ def test_a_whole_answer_may_be_slower_by_what_its_first_token_does_not_need(ttft
     for number in range(8):
         submit(made, f"{number}", prompt=10, tpot_ms=400.0)
     assert len(made.dispatch(0.0)) == 8
+    return made, one
+
+
+@pytest.mark.parametrize(("ttft_ms", "joins"), [(500.0, False), (4000.0, True)])
+def test_a_whole_answer_may_be_slower_by_what_its_first_token_does_not_need(ttft_ms: float, joins: bool):
+    made, _ = with_eight()
     # 99 tokens of 50 ms are 990 ms more than with 40: more than one target leaves beside 5 ms for the prompt, and less than the other.
     submit(made, "second", prompt=10, ttft_ms=ttft_ms)
     assert bool(made.dispatch(0.1)) is joins
@@ -177,13 +184,7 @@ def test_an_instance_that_makes_whole_answers_late_is_no_half_empty_one(step_ms:
 
 @pytest.mark.parametrize(("ttft_ms", "suits"), [(500.0, False), (4000.0, True)])
 def test_the_fence_is_passed_only_where_whole_answers_in_flight_keep_their_target(ttft_ms: float, suits: bool):
-    made = build()
-    (one,) = made.instances.values()
-    counted(one.pace, one.engine_count, seconds=30.0, step_ms=20.0, running=1)
-    counted(one.pace, one.engine_count, seconds=30.0, step_ms=50.0, running=8)
-    for number in range(8):
-        submit(made, f"{number}", prompt=10, tpot_ms=400.0)
-    made.dispatch(0.0)
+    _, one = with_eight()
     assert TpotGuard(0.7).suits_all(one.running["0"].entry, one)
     one.running["1"].believe(Estimates(slo=Slo(ttft_ms=ttft_ms, tpot_ms=40.0), output_tokens=100.0, output_tokens_upper=100.0))
     strict = QueueEntry(Request(id="new", tenant="t", model="m", arrival_s=0.0, prompt_tokens=10), one.running["1"].entry.estimates, 9)
