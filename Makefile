@@ -171,8 +171,9 @@ $(VLLM_VENV)/.engine: scripts/build_tiny_model.py
 	@$(VLLM_VENV)/bin/python scripts/build_tiny_model.py build/tiny-model
 	@touch $@
 
-$(VLLM_VENV)/.ready: $(VLLM_VENV)/.engine $(PLUGIN)
+$(VLLM_VENV)/.ready: $(VLLM_VENV)/.engine $(PLUGIN) scripts/quiet_waits.py
 	$(call install_plugin,$(VLLM_VENV))
+	@$(VLLM_VENV)/bin/python scripts/quiet_waits.py
 	@touch $@
 
 setup-vllm: $(VLLM_VENV)/.ready  ## install the real vLLM (CPU build) and build the tiny model it serves
