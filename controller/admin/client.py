@@ -205,6 +205,8 @@ class AdminClient:
             raise AdminUnreachable(f"no gateway listens at {self.url}; start one with `hmas up`, or name its admin address") from None
         except TimeoutError:
             raise AdminUnreachable(f"the gateway at {self.url} did not answer within {self._timeout_s:g} s; see its log") from None
+        except ValueError:  # its text has the token
+            raise AdminError("the operators' token cannot be sent; allowed: one line of Latin-1 characters") from None
         except (OSError, http.client.HTTPException) as error:
             raise AdminUnreachable(f"cannot reach the gateway at {self.url}: {str(error) or type(error).__name__}") from None
         finally:

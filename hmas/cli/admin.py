@@ -3,7 +3,7 @@
 import getpass
 import os
 import shlex
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import wraps
 from typing import Any
 
@@ -59,7 +59,7 @@ def connect(admin_url: str | None, config_file: str | None) -> AdminClient:
     if not admin_url:
         gateway = read_for_client(config_file, ADMIN_ADDRESS, "--admin URL").gateway
         admin_url = url_of(gateway.admin_host, gateway.admin_port)
-    token = os.environ.get("HMAS_ADMIN_TOKEN", "")
+    token = os.environ.get("HMAS_ADMIN_TOKEN", "").strip()
     client = AdminClient(admin_url, token=token)
     if not token and is_loopback(client.host):
         client.token_file = lambda: admin_token_file(read_for_client(config_file, (STATE_DIR,), "HMAS_ADMIN_TOKEN or HMAS_STATE_DIR"))
@@ -125,10 +125,26 @@ def ends_words(hold: Mapping[str, Any], *release: str) -> str:
     return f"held {span}; `{shlex.join(['hmas', *release])}` ends it"
 
 
-def show_released(ctx: click.Context, document: Any, text: Callable[[Any], str], otherwise: str, *, as_json: bool) -> None:
-    """Writes what applies after a release, or `otherwise` if nothing was held. Exit code 1 then, and where another override holds it."""
+def show_released(
+    client: AdminClient, document: Any, setting: Sequence[str], text: Callable[[Any], str], otherwise: str, *, as_json: bool
+) -> None:
+    """Writes what applies after a release, or `otherwise` if nothing was held. Exit code 1 then, and where another override holds it.
+
+    `setting` is the path of what was released in an override's document.
+    """
+    others = [one["id"] for one in client.overrides()["overrides"] if _has(one["document"], setting)]
+    document["won_by"] = {".".join(setting): one for one in others[-1:]}
+    complain_of_winners(document["won_by"])
     show(document, lambda found: text(found) if found["released"] else otherwise, as_json=as_json)
-    ctx.exit(0 if document["released"] and not document.get("won_by") else EXIT_FAILED)
+    click.get_current_context().exit(0 if document["released"] and not others else EXIT_FAILED)
+
+
+def _has(document: Any, path: Sequence[str]) -> bool:
+    for key in path:
+        if not isinstance(document, dict) or key not in document:
+            return False
+        document = document[key]
+    return True
 
 
 def login_name() -> str:

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from hmas.cli.admin import complain_of_winners, ends_words, holds, show_released, takes_client
+from hmas.cli.admin import ends_words, holds, show_released, takes_client
 from hmas.cli.engine_plugin import plugin
 from hmas.cli.output import duration_words, example, json_option, say, say_json, show, table
 from hmas.controller.admin.client import AdminClient
@@ -45,16 +45,13 @@ def drain(client: AdminClient, *, name: str, hold: dict[str, Any], as_json: bool
 @engines.command("undrain", epilog=example("hmas engines undrain gpu-1"))
 @click.argument("name")
 @json_option
-@click.pass_context
 @takes_client
-def undrain(client: AdminClient, ctx: click.Context, *, name: str, as_json: bool) -> None:
+def undrain(client: AdminClient, *, name: str, as_json: bool) -> None:
     """Let engine NAME receive requests again. Exit code 1 if it was not drained by `engines drain`, or another override drains it, too."""
     otherwise = f"{name} was not drained by `hmas engines drain`; see `hmas override list`"
     document = client.undrain_engine(name)
-    others = [one["id"] for one in client.overrides()["overrides"] if name in one["document"].get("engines", {})]
-    document["won_by"] = {f"engines.{name}.drain": one for one in others[-1:]}
-    complain_of_winners(document["won_by"])
-    show_released(ctx, document, lambda found: engine_table(found["engines"]), otherwise, as_json=as_json)
+    setting = ("engines", name, "drain")
+    show_released(client, document, setting, lambda found: engine_table(found["engines"]), otherwise, as_json=as_json)
 
 
 def engine_table(document: list[dict[str, Any]]) -> str:

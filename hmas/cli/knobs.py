@@ -51,12 +51,11 @@ def set_knobs(
 @knobs.command("release", epilog=example("hmas knobs release gpu-0"))
 @click.argument("instance")
 @json_option
-@click.pass_context
 @takes_client
-def release(client: AdminClient, ctx: click.Context, *, instance: str, as_json: bool) -> None:
+def release(client: AdminClient, *, instance: str, as_json: bool) -> None:
     """Return the knobs forced for INSTANCE (or '*') to the agents. Exit code 1 if there were none."""
     otherwise = f"no controls were held for {instance!r} by `hmas knobs set`; see `hmas override list`"
-    show_released(ctx, client.release_knobs(instance), _knob_table, otherwise, as_json=as_json)
+    show_released(client, client.release_knobs(instance), ("knobs", instance), _knob_table, otherwise, as_json=as_json)
 
 
 def _knob_table(document: dict[str, Any]) -> str:

@@ -112,12 +112,11 @@ def force(client: AdminClient, *, name: str, parameters: tuple[tuple[str, float]
 
 @policy.command("release", epilog=example("hmas policy release"))
 @json_option
-@click.pass_context
 @takes_client
-def release(client: AdminClient, ctx: click.Context, *, as_json: bool) -> None:
+def release(client: AdminClient, *, as_json: bool) -> None:
     """Return the policy to the agents. Exit code 1 if it was not forced by `policy force`."""
     otherwise = "the policy was not held by `hmas policy force`; see `hmas override list`"
-    show_released(ctx, client.release_policy(), policy_line, otherwise, as_json=as_json)
+    show_released(client, client.release_policy(), ("policy",), policy_line, otherwise, as_json=as_json)
 
 
 def policy_line(document: dict[str, Any]) -> str:

@@ -94,12 +94,11 @@ def force(
 @router.command("release", epilog=example("hmas router release"))
 @model_option
 @json_option
-@click.pass_context
 @takes_client
-def release(client: AdminClient, ctx: click.Context, *, model: str, as_json: bool) -> None:
+def release(client: AdminClient, *, model: str, as_json: bool) -> None:
     """Return to the configured router. Exit code 1 if it was not forced by `router force` for the same model."""
     otherwise = f"no router was held by `hmas router force --model {shlex.quote(model)}`; see `hmas override list`"
-    show_released(ctx, client.release_router(model), routers_text, otherwise, as_json=as_json)
+    show_released(client, client.release_router(model), ("routers", model), routers_text, otherwise, as_json=as_json)
 
 
 def routers_text(document: dict[str, Any]) -> str:

@@ -249,10 +249,16 @@ def test_a_change_that_another_override_wins_over_is_no_success(hmas, tmp_path):
         assert "ends it" in out
     code, out, _ = hmas("policy", "force", "fcfs", "--reason", "r", "--json")
     assert (code, json.loads(out)["name"], json.loads(out)["won_by"]) == (1, "edf", {"policy": "night"})
-    code, out, err = hmas("engines", "undrain", "gpu-1", "--json")
-    assert (code, json.loads(out)["released"], json.loads(out)["won_by"]) == (1, True, {"engines.gpu-1.drain": "night"})
-    assert "`hmas override clear night` ends that" in err
     assert hmas("policy", "force", "edf", "--reason", "r")[0] == 0, "the same as what wins"
+    for command, setting in (
+        (["engines", "undrain", "gpu-1"], "engines.gpu-1.drain"),
+        (["policy", "release"], "policy"),
+        (["knobs", "release", "gpu-0"], "knobs.gpu-0"),
+        (["router", "release", "--model", "m"], "routers.m"),
+    ):
+        code, out, err = hmas(*command, "--json")
+        assert (code, json.loads(out)["released"], json.loads(out)["won_by"]) == (1, True, {setting: "night"})
+        assert "`hmas override clear night` ends that" in err
     file.write_text(json.dumps(document(policy={"name": "sjf"})))
     code, out, err = hmas("override", "apply", str(file), "--id", "aa", "--json")
     assert (code, json.loads(out)["won_by"]) == (1, {"policy": "night"})

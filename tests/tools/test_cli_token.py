@@ -10,6 +10,7 @@ from hmas.cli.main import main
 from hmas.controller.admin.client import AdminClient
 from hmas.controller.admin.token import kept_token, new_secret
 from hmas.controller.config.derived import ADMIN_TOKEN_FILE
+from hmas.controller.core.errors import AdminError
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +50,20 @@ def test_the_variable_stands_above_the_file(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HMAS_ADMIN_TOKEN", "mine")
     assert sent(connect("http://192.0.2.1:8081", None), monkeypatch)["authorization"] == "Bearer mine"
     assert sent(connect(None, None), monkeypatch)["authorization"] == "Bearer mine"
+
+
+def test_a_line_end_behind_the_token_is_no_part_of_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HMAS_ADMIN_TOKEN", "mine\n")
+    assert sent(connect(None, None), monkeypatch)["authorization"] == "Bearer mine"
+
+
+def test_a_token_that_cannot_be_sent_is_told_and_not_shown(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("http.client.HTTPConnection.connect", lambda _connection: None)
+    for wrong in ("mi\nne", "mine\u20ac"):
+        monkeypatch.setenv("HMAS_ADMIN_TOKEN", wrong)
+        with pytest.raises(AdminError, match="cannot be sent") as refusal:
+            connect(None, None).status()
+        assert "mi" not in str(refusal.value)
 
 
 def test_a_new_key_is_of_the_same_form(capsys: pytest.CaptureFixture[str]):
