@@ -15,6 +15,8 @@ from hmas.controller.runtime import logs
 from hmas.controller.runtime.clock import Clock
 
 WATCH_S = 1.0
+RETRY_LOOKS = 10
+"""At every so many looks a file is read again that was refused."""
 log = logging.getLogger(__name__)
 
 
@@ -33,6 +35,7 @@ class Reloads:
         self.gateway: Gateway | None = None
         self._asked: dict[str, bool] = {}
         self._may_read = asyncio.Event()
+        self._refused = ""
 
     async def at_start(self) -> Config:
         """The configuration to start with, once DNS has been asked.
@@ -76,10 +79,15 @@ class Reloads:
         try:
             before, self._accepted = self._accepted, await asyncio.to_thread(self._read)
         except ConfigError as error:
+            if source == "file":
+                told, self._refused = self._refused, str(error)
+                if told == self._refused:
+                    return
             log.error("reading the configuration again: %s; everything stays as it was", error)  # noqa: TRY400 - the message says it all
             if self.gateway is not None:
                 self.gateway.reload_refused(str(error), source)
             return
+        self._refused = ""
         if self._accepted != before or even_if_same:
             self._apply(source)
             logs.configure(self._accepted.logging.level, self._accepted.logging.format, "gateway")
@@ -87,16 +95,18 @@ class Reloads:
     async def _watch_file(self) -> None:
         """Reads the configuration again whenever `engines_file` is another file than before, or has other content.
 
-        One that is away is no change.
+        One that is away is no change. After a refusal it tries again now and then: the mistake may be in another file.
         """
         seen: tuple[str, object] = "", None
+        looks = 0
         while True:
             await asyncio.sleep(WATCH_S)
+            looks += 1
             name = self._accepted.engines_file
             if not name or self.gateway is None:
                 continue
             stamp = await asyncio.to_thread(_stamp, name)
-            if stamp is None or (name, stamp) == seen:
+            if stamp is None or ((name, stamp) == seen and (not self._refused or looks % RETRY_LOOKS)):
                 continue
             # The first look at a file only makes up for what has changed since it was read with the configuration.
             first, seen = name != seen[0], (name, stamp)

@@ -17,13 +17,14 @@ import pytest
 from gateway_kit import MODEL, eventually, gateway_config, key_hash, running
 from test_gateway_membership import watched
 
+from hmas.cli import reloads
 from hmas.cli.reloads import Reloads
 from hmas.controller.admin.client import AdminClient
 from hmas.controller.config.derived import ADMIN_TOKEN_FILE
 from hmas.controller.config.reload import differences, taken
 from hmas.controller.config.schema import Config, SchedulerConfig
 from hmas.controller.config.section import GatewayConfig, TenantConfig
-from hmas.controller.core.errors import AdminError
+from hmas.controller.core.errors import AdminError, ConfigError
 from hmas.controller.runtime.clock import SystemClock
 from hmas.controller.runtime.ports import free_port
 
@@ -214,6 +215,31 @@ def test_a_file_of_engines_is_read_again_when_it_changes(tmp_path: Path):
         found.unlink()
         find("gpu-2")
         wait_for(lambda: served.instances == ["gpu-0", "gpu-2"], "the other engine has left")
+
+
+async def test_a_refused_file_of_engines_is_read_again_once_another_file_is_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(reloads, "WATCH_S", 0.01)
+    monkeypatch.setattr(reloads, "RETRY_LOOKS", 2)
+    (tmp_path / "engines.json").write_text("[]")
+    async with running(tmp_path) as rig:
+        config = msgspec.structs.replace(rig.gateway.config, engines_file=str(tmp_path / "engines.json"))
+        reads, is_mended = [], threading.Event()
+
+        def read() -> Config:
+            reads.append(is_mended.is_set())
+            if not is_mended.is_set() and len(reads) > 1:
+                raise ConfigError("hmas.yaml: gateway.port: wrong")
+            return config
+
+        follows = Reloads(config, read, SystemClock())
+        follows.serves(rig.gateway)
+        async with watched(follows):
+            await eventually(lambda: len(reads) == 1)
+            (tmp_path / "engines.json").write_text('{"engines": []}')
+            await eventually(lambda: len(reads) > 3)
+            assert [event["after"] for event in rig.events("config")] == ["refused"], "the same refusal is told once"
+            is_mended.set()
+            await eventually(lambda: reads[-1])
 
 
 @pytest.mark.slow
