@@ -11,7 +11,7 @@ import asyncio
 import importlib
 import logging
 import os
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -237,7 +237,9 @@ class AgentShell:
         fresh = self._fresh(deliveries, now_s)
         if fresh:
             self._post(await self._handle(fresh, now_s))
-        await self.bus.ack([delivery for delivery in deliveries if delivery.stream not in self._follows], group=self.agent.name)
+        # A bus that hangs holds this up for longer than a supervisor waits for a beat.
+        own = [delivery for delivery in deliveries if delivery.stream not in self._follows]
+        await self._alive_during(self.bus.ack(own, group=self.agent.name))
         self.inbox.done(deliveries)
 
     def _fresh(self, deliveries: list[Delivery], now_s: float) -> list[Delivery]:
@@ -269,9 +271,13 @@ class AgentShell:
         said = self.agent.handle(messages, now_s)
         if not isinstance(said, Deferred):
             return said
+        answers: list[Message] = await self._alive_during(self._done(said, self._lane))
+        return answers
+
+    async def _alive_during(self, work: Awaitable[Any]) -> Any:
         beating = asyncio.create_task(self._beat())
         try:
-            return await self._done(said, self._lane)
+            return await work
         finally:
             beating.cancel()
 
@@ -280,7 +286,7 @@ class AgentShell:
         return work.finish(result, self.clock.now_s())
 
     async def _beat(self) -> None:
-        """Reports for a bounded time that the process is alive while a slow model works, so that a long batch is not taken for a hang."""
+        """Reports for a bounded time that the process is alive while a slow model works or a bus hangs: it is not hung itself."""
         for _ in range(int(WORK_S / BEAT_S)):
             await asyncio.sleep(BEAT_S)
             if self._told_s >= 0:

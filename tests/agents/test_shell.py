@@ -225,20 +225,27 @@ async def test_start_and_stop_are_events(running):
     assert all(isinstance(event, Event) and event.source == "echo" for event in events)
 
 
+class Told:
+    """What a service manager hears of an agent."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    @property
+    def beats(self) -> int:
+        return self.said.count("watchdog")
+
+    def ready(self) -> None:
+        self.said.append("ready")
+
+    def watchdog(self) -> None:
+        self.said.append("watchdog")
+
+    def stopping(self) -> None:
+        self.said.append("stopping")
+
+
 async def test_readiness_follows_the_first_finished_cycle_and_the_watchdog_every_later_one(running):
-    class Told:
-        def __init__(self) -> None:
-            self.said: list[str] = []
-
-        def ready(self) -> None:
-            self.said.append("ready")
-
-        def watchdog(self) -> None:
-            self.said.append("watchdog")
-
-        def stopping(self) -> None:
-            self.said.append("stopping")
-
     told = Told()
     run = running(Echo(), notify=told)
     await asyncio.sleep(0)
@@ -343,20 +350,33 @@ def test_a_process_without_a_usable_bus_address_says_so_and_ends(url, said):
     assert said in errors
 
 
+async def beaten(told: Told, beats: int) -> None:
+    async with asyncio.timeout(5):
+        while told.beats < beats:  # noqa: ASYNC110 - the shell tells nobody else
+            await asyncio.sleep(0.01)
+
+
+async def test_a_bus_that_hangs_on_an_acknowledgement_is_no_hang(monkeypatch):
+    answers, told = asyncio.Event(), Told()
+    async with shells(SystemClock) as start:
+        run = start(Echo(), notify=told)
+        await beaten(told, 1)
+
+        async def hang(*_: object, **__: object) -> None:
+            await answers.wait()
+
+        monkeypatch.setattr(run.bus, "ack", hang)
+        monkeypatch.setattr(shell_module, "BEAT_S", 0.02)
+        run.bus.post(notice("a", SystemClock().now_s()))
+        await run.answers(1)
+        await beaten(told, told.beats + 3)
+        answers.set()
+
+
 async def test_a_long_batch_is_no_hang_but_a_batch_without_end_is(monkeypatch):
     monkeypatch.setattr(shell_module, "BEAT_S", 0.02)
     monkeypatch.setattr(shell_module, "WORK_S", 0.12)
-    beats = 0
-
-    class Told:
-        def ready(self) -> None: ...
-
-        def stopping(self) -> None: ...
-
-        def watchdog(self) -> None:
-            nonlocal beats
-            beats += 1
-
+    told = Told()
     begun, done = threading.Event(), threading.Event()
 
     def work() -> bool:
@@ -368,16 +388,12 @@ async def test_a_long_batch_is_no_hang_but_a_batch_without_end_is(monkeypatch):
             return Deferred(work, lambda _, at_s: [])
 
     async with shells(SystemClock) as start:
-        run = start(Slow(), notify=Told())
-        async with asyncio.timeout(5):
-            while not beats:  # noqa: ASYNC110 - the shell tells nobody else that it has begun
-                await asyncio.sleep(0.01)
-            run.bus.post(notice("a", SystemClock().now_s()))
-            await asyncio.to_thread(begun.wait, 5)
-        before = beats
-        async with asyncio.timeout(5):
-            while beats < before + 5:  # noqa: ASYNC110 - as above
-                await asyncio.sleep(0.01)
+        run = start(Slow(), notify=told)
+        await beaten(told, 1)
+        run.bus.post(notice("a", SystemClock().now_s()))
+        assert await asyncio.to_thread(begun.wait, 5)
+        before = told.beats
+        await beaten(told, before + 5)
         await asyncio.sleep(0.1)
-        assert beats <= before + 6, "it beats while the model works, and not for ever"
+        assert told.beats <= before + 6, "it beats while the model works, and not for ever"
         done.set()
