@@ -72,7 +72,7 @@ class Pool:
             transport, connection = await loop.create_connection(
                 lambda: Connection(self), self._host, self._port, ssl=self._tls, server_hostname=self._host if self._secure else None
             )
-        _watch_peer(transport)
+        watch_peer(transport)
         self.connections.add(connection)
         if self._timer is None:
             self._timer = loop.call_later(self._round_s, self._watch)
@@ -119,8 +119,8 @@ class Pool:
         self._timer = loop.call_later(self._round_s, self._watch) if self.connections else None
 
 
-def _watch_peer(transport: asyncio.BaseTransport) -> None:
-    """Makes the kernel detect within half a minute that the engine's host is down; before the head nothing else would detect it."""
+def watch_peer(transport: asyncio.BaseTransport) -> None:
+    """Makes the kernel detect within half a minute that the other host is down; while it owes or awaits an answer nothing else would."""
     sock = transport.get_extra_info("socket")
     if sock is None:
         return

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmas.controller.gateway.requests.sse import MAX_EVENT_BYTES, EventScanner, usage_figures
-from hmas.engines.errors import EngineProtocolError
+from hmas.engines.errors import AnswerTooLarge, EngineProtocolError
 
 
 def event(document: Any, *, spaced: bool = False, gap: bytes = b"\n\n") -> bytes:
@@ -172,7 +172,7 @@ def test_an_event_without_an_end_is_bounded():
     scanner = EventScanner()
     for _ in range(MAX_EVENT_BYTES >> 20):
         assert scanner.feed(b"data: ".ljust(1 << 20, b"x")) == b""
-    with pytest.raises(EngineProtocolError, match="without an end"):
+    with pytest.raises(AnswerTooLarge, match="without an end"):
         scanner.feed(b"x")
 
 

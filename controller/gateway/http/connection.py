@@ -11,6 +11,7 @@ from hmas.controller.gateway.http.body import BodyMemory, BodyReader
 from hmas.controller.gateway.http.exchange import ClientExchange
 from hmas.controller.gateway.http.head import HEAD_END, RequestHead
 from hmas.controller.gateway.http.transport import HttpRequest, Responder
+from hmas.engines.http.pool import watch_peer
 
 BODY_TIMEOUT_S = 60.0
 HEAD_TIMEOUT_S = 30.0
@@ -120,6 +121,7 @@ class ClientConnection(asyncio.Protocol):
         """Registers the connection; beyond the limit of connections it is refused and closed."""
         self.transport = cast("asyncio.Transport", transport)
         self.transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
+        watch_peer(transport)
         server = self._server
         server.connections.add(self)
         self.due_s = server.now_s + KEEPALIVE_S

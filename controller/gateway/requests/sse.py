@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from hmas.controller.gateway.requests.engine_errors import Complaint, read_complaint
-from hmas.engines.errors import EngineProtocolError
+from hmas.engines.errors import AnswerTooLarge, EngineProtocolError
 
 MAX_EVENT_BYTES = 8 << 20
 MAX_OPENING_BYTES = 32 << 20
@@ -168,7 +168,7 @@ class EventScanner:
         cut = max([at + len(end) for end in ENDS if (at := chunk.rfind(end)) >= 0], default=0)
         self._held = chunk[cut:]
         if len(self._held) > MAX_EVENT_BYTES:
-            raise EngineProtocolError(f"the engine sent an event of more than {MAX_EVENT_BYTES} bytes without an end")
+            raise AnswerTooLarge(f"the engine sent an event of more than {MAX_EVENT_BYTES} bytes without an end")
         if cut == 0 and not _may_begin_event(self._held.lstrip(b"\r\n")):
             raise EngineProtocolError(f"the engine sent something that is no event stream: {excerpt(self._held)}")
         return chunk[:cut]
@@ -254,7 +254,7 @@ class NamedEventScanner(EventScanner):
         if self._opening:
             self._kept += ready
             if len(self._kept) > MAX_OPENING_BYTES:
-                raise EngineProtocolError(f"the engine sent more than {MAX_OPENING_BYTES} bytes before it began to answer")
+                raise AnswerTooLarge(f"the engine sent more than {MAX_OPENING_BYTES} bytes before it began to answer")
             return b""
         if self._kept:
             ready = self._kept + ready
