@@ -47,9 +47,11 @@ PROFILES = {
     "demo": load_profile("demo-small"),
     "noisy": noisy(),
     "steep": noisy(decode_ms_per_seq=3.0),
+    "small cache": noisy(kv_blocks=1000, max_model_len=8192),
     "slow prompts": noisy(prefill_ms_per_token=0.5, prefill_ms_per_ktoken_sq=0.0),
 }
-"""The demo's engine as it is, with noise in its steps, with a seventh of a step more for each sequence, and with prompts that take long."""
+"""The demo's engine as it is, with noise in its steps, with a seventh of a step more for each sequence, with a quarter of the KV
+cache, and with prompts that take long."""
 ENGINES = ("a", "b")
 
 

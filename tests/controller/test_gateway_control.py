@@ -340,9 +340,15 @@ async def test_tenant_weights_follow_the_override(tmp_path: Path):
 async def test_overrides_are_in_force_from_the_first_request_on(tmp_path: Path):
     folder = tmp_path / "overrides"
     folder.mkdir()
-    (folder / "early.json").write_bytes(orjson.dumps(override(policy={"name": "wfq"})))
+    (folder / "early.json").write_bytes(orjson.dumps(override(policy={"name": "wfq"}, engines={"not-found-yet": {"drain": True}})))
     async with running(tmp_path) as rig:
         answer = await rig.post(chat())
+        await rig.gateway.watch.scan()
+        assert set(rig.gateway.watch.held) == {"early"}
+        assert "$.engines.not-found-yet: no such instance" in rig.gateway.watch.errors["early.json"]
+        (folder / "early.json").write_bytes(orjson.dumps(override(policy={"name": "edf"}, engines={"ghost": {"drain": True}})))
+        await rig.gateway.watch.scan()
+        assert rig.gateway.watch.held["early"].draining == ("not-found-yet",), "a new version has to name engines that are there"
     assert answer.headers["x-hmas-policy"] == "wfq"
 
 

@@ -191,9 +191,13 @@ class Control:
         self.notice = notice
         self.apply()
 
-    def faults(self, override: Override) -> list[str]:
-        """The parts of a well-formed override that this gateway cannot apply, each with its JSON path."""
-        return override_faults(override, self._fleet.instances, self._configured.limits)
+    def faults(self, override: Override, *, may_join: bool = False) -> list[str]:
+        """The parts of a well-formed override that this gateway cannot apply, each with its JSON path.
+
+        `may_join`: an engine that it names and that is not there is no fault.
+        """
+        named = (*override.knobs, *override.draining) if may_join else ()
+        return override_faults(override, dict.fromkeys((*self._fleet.instances, *named)), self._configured.limits)
 
     def reload(self, config: Config) -> None:
         """Applies a changed configuration of policy, windows, weights and limits; settings of agents and operators keep precedence."""

@@ -25,7 +25,8 @@ class OverrideWatch:
     """Turns the files of the directory into the active notice.
 
     A file that is well formed but cannot be applied here (an unknown engine, a parameter out of range) is treated like a broken one: its
-    last valid version stays active, and the reason is reported as an event and in `errors`.
+    last valid version stays active, and the reason is reported as an event and in `errors`. At a start, one that only names engines that are not
+    there is active all the same.
 
     Attributes:
         held: The active overrides, by id.
@@ -69,6 +70,9 @@ class OverrideWatch:
                 errors[f"{override.id}.json"] = "; ".join(faults)
                 if override.id in self.held:
                     held[override.id] = self.held[override.id]
+                elif announce and not self._control.faults(override, may_join=True):
+                    # It was in force before this restart, perhaps; discovery may find its engine later.
+                    held[override.id] = override
             self._note_errors(errors)
             self.held = {name: override for name, override in held.items() if override.active(now_s)}
             notice = effective(self.held.values(), now_s)
