@@ -12,6 +12,8 @@ Form = TypeVar("Form")
 RETRACTED = "sglang:num_retracted_requests_total"
 TOKENS = "sglang:realtime_tokens_total"
 FIRST_TOKENS = "sglang:time_to_first_token_seconds_count"
+_RANKS = ("tp_rank", "moe_ep_rank")
+"""Labels in which the ranks of one tensor-parallel group differ."""
 
 
 class Queues(msgspec.Struct, frozen=True):
@@ -133,12 +135,18 @@ def parse_answer(document: Any, form: type[Form], where: str) -> Form:
 
 
 def parse_counters(metrics: bytes) -> Counters:
-    """Reads totals from the metrics, summed over schedulers and priorities."""
-    decoded = cached = first = retracted = 0.0
+    """Reads totals from the metrics, summed over schedulers, ranks of data parallelism and priorities."""
+    # Every rank of a tensor-parallel group may report the same work: the lowest counts. With DP attention the groups share one numbering.
+    counted: dict[tuple[str, ...], tuple[int, str, dict[str, str], float]] = {}
     for name, labels, value in read_samples(metrics, (RETRACTED, TOKENS, FIRST_TOKENS)):
-        # Every rank of a tensor-parallel group may report the same work.
-        if labels.get("tp_rank", "0") != "0" or not 0.0 <= value < float("inf"):
+        rank = labels.get("tp_rank", "0")
+        if not rank.isdigit() or not 0.0 <= value < float("inf"):
             continue
+        work = name, *(f"{key}={labels[key]}" for key in sorted(labels) if key not in _RANKS)
+        if work not in counted or int(rank) < counted[work][0]:
+            counted[work] = int(rank), name, labels, value
+    decoded = cached = first = retracted = 0.0
+    for _rank, name, labels, value in counted.values():
         if name == TOKENS and labels.get("mode") == "decode":
             decoded += value
         elif name == TOKENS and labels.get("mode") == "prefill_cache":

@@ -94,7 +94,7 @@ class VllmEngine(PluginEngine):
             running=int(sum(running)),
             waiting=int(sum(_values(series[WAITING]))),
             kv_usage=sum(usage) / len(usage) if usage else None,
-            kv_capacity_tokens=_capacity(series[CACHE_CONFIG]),
+            kv_capacity_tokens=capacity_tokens(series[CACHE_CONFIG]),
             max_num_seqs=self._of_all_cores(self._value("n_run", "max_num_seqs")),
             max_num_batched_tokens=self._value("token_budget", "max_num_batched_tokens"),
             max_num_seqs_ceiling=self._of_all_cores(knob.max if (knob := self._knob("n_run")) else None),
@@ -180,16 +180,17 @@ def _values(samples: Samples) -> list[float]:
     return [value for _labels, value in samples]
 
 
-def _capacity(samples: Iterable[tuple[Mapping[str, str], float]]) -> int | None:
+def capacity_tokens(samples: Iterable[tuple[Mapping[str, str], float]]) -> int | None:
     """The capacity of the KV caches of all engine cores together, in tokens."""
-    total = 0
+    total = of_all = 0
     for labels, _value in samples:
         tokens, blocks, size = (labels.get(name, "") for name in ("kv_cache_size_tokens", "num_gpu_blocks", "block_size"))
         if tokens.isdigit():
             total += int(tokens)
         elif blocks.isdigit() and size.isdigit():
-            total += int(blocks) * int(size)
-    return total or None
+            # Each core reports the blocks of all of them.
+            of_all = max(of_all, int(blocks) * int(size))
+    return total or of_all or None
 
 
 def _caches(samples: Iterable[tuple[Mapping[str, str], float]]) -> bool | None:

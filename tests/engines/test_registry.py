@@ -13,7 +13,7 @@ from hmas.engines.errors import EngineUnavailable, StaleConnection
 from hmas.engines.openai import OpenAIEngine, with_priority
 from hmas.engines.registry import connect_engine
 from hmas.engines.sim.adapter import SimEngine
-from hmas.engines.vllm.adapter import VllmEngine, parse_metrics
+from hmas.engines.vllm.adapter import VllmEngine, capacity_tokens, parse_metrics
 
 CHAT = "/v1/chat/completions"
 
@@ -304,6 +304,13 @@ vllm:num_preemptions_total{engine="0"} 5.0
 vllm:generation_tokens_total{engine="0"} 1.5e+06
 vllm:prompt_tokens_total nonsense
 half a li"""
+
+
+def test_the_cache_of_two_engine_cores():
+    """Each reports the blocks of both, and newer versions its own tokens."""
+    for labels in ('num_gpu_blocks="300",block_size="16"', 'num_gpu_blocks="300",block_size="16",kv_cache_size_tokens="2400"'):
+        text = "".join(f'vllm:cache_config_info{{engine="{core}",{labels}}} 1.0\n' for core in (0, 1))
+        assert capacity_tokens(parse_metrics(text.encode())["vllm:cache_config_info"]) == 4800
 
 
 @pytest.fixture

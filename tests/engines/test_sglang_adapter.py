@@ -164,6 +164,13 @@ sglang:num_retracted_requests_to"""
     assert parse_counters(b"") == Counters()
 
 
+def test_counters_add_the_groups_of_data_parallel_attention():
+    labels = 'mode="decode",dp_rank="{0}",tp_rank="{1}",moe_ep_rank="{1}"'
+    ranks = [(0, 0, 10), (0, 1, 10), (1, 3, 5), (1, 2, 5)]
+    text = "".join(f"sglang:realtime_tokens_total{{{labels.format(dp, tp)}}} {value}\n" for dp, tp, value in ranks)
+    assert parse_counters(text.encode()).output_tokens == 15
+
+
 @pytest.mark.parametrize(
     ("body", "sent"),
     [
