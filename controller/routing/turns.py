@@ -7,24 +7,31 @@ from hmas.controller.core.placement import Choice, InstanceState, Routable
 
 
 class RoundRobin:
-    """Ranks in alphabetical order, beginning after the instance that got the last request."""
+    """Ranks the instance first that got no request for the longest time, in alphabetical order those that never got one.
+
+    One router may rank the instances of several models: the turns of one do not move another's.
+    """
 
     name: ClassVar[str] = "round-robin"
     summary: ClassVar[str] = "each instance in turn"
 
     def __init__(self) -> None:
-        self._last = ""
+        self._turns: dict[str, int] = {}
+        self._turn = 0
 
     def rank(self, entry: Routable, instances: Sequence[InstanceState], now_s: float) -> Iterator[Choice]:  # noqa: ARG002  the protocol's
         """The next of `instances` in turn first."""
-        names = sorted(instance.name for instance in instances)
-        last = self._last
-        for name in [*(name for name in names if name > last), *(name for name in names if name <= last)]:
-            yield Choice(name, f"next of {len(names)} in turn")
+        for _turn, name in sorted((self._turns.get(instance.name, 0), instance.name) for instance in instances):
+            yield Choice(name, f"next of {len(instances)} in turn")
 
     def sent(self, entry: Routable, instance: str, now_s: float) -> None:  # noqa: ARG002  likewise
         """The turn is the next instance's."""
-        self._last = instance
+        self._turn += 1
+        self._turns[instance] = self._turn
+
+    def left(self, instance: str) -> None:
+        """An instance that comes back is new."""
+        self._turns.pop(instance, None)
 
 
 class CapacityProportional:

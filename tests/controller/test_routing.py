@@ -72,6 +72,14 @@ def test_round_robin_takes_turns_and_passes_over_the_missing():
     assert Counter(chosen(router, *states) for _ in range(30)) == {"a": 10, "b": 10, "c": 10}
 
 
+def test_round_robin_takes_turns_in_each_of_two_models():
+    router = make_router("round-robin")
+    first, second = [State("a-1"), State("a-2")], [State("b-1"), State("b-2")]
+    assert Counter(chosen(router, *states) for _ in range(10) for states in (first, second)) == dict.fromkeys(
+        ("a-1", "a-2", "b-1", "b-2"), 5
+    )
+
+
 def test_an_unknown_router_is_refused_with_what_is_allowed():
     with pytest.raises(PolicyError, match=r"'nope'.*least-loaded, round-robin"):
         make_router("nope")
