@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import ssl
+from functools import cache
 from urllib.parse import urlsplit
 
 from hmas.engines.errors import EngineSilent
@@ -35,7 +36,6 @@ class Pool:
         self._host = parts.hostname or ""
         self._secure = parts.scheme == "https"
         self._port = parts.port or (443 if self._secure else 80)
-        self._tls: ssl.SSLContext | None = None
         self._connect_timeout_s = connect_timeout_s
         self._idle_timeout_s = idle_timeout_s
         self._round_s = min(1.0, idle_timeout_s / ROUNDS)
@@ -66,11 +66,10 @@ class Pool:
             OSError: The engine cannot be reached (`TimeoutError` if that took too long).
         """
         loop = asyncio.get_running_loop()
-        if self._secure and self._tls is None:
-            self._tls = ssl.create_default_context()
+        tls, name = (_tls(), self._host) if self._secure else (None, None)
         async with asyncio.timeout(self._connect_timeout_s):
             transport, connection = await loop.create_connection(
-                lambda: Connection(self), self._host, self._port, ssl=self._tls, server_hostname=self._host if self._secure else None
+                lambda: Connection(self), self._host, self._port, ssl=tls, server_hostname=name
             )
         watch_peer(transport)
         self.connections.add(connection)
@@ -117,6 +116,12 @@ class Pool:
             self._idle.remove(connection)
             connection.drop()
         self._timer = loop.call_later(self._round_s, self._watch) if self.connections else None
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """One for all engines: reading the certificates takes milliseconds of the event loop."""
+    return ssl.create_default_context()
 
 
 def watch_peer(transport: asyncio.BaseTransport) -> None:

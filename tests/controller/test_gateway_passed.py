@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from aiohttp import web
 from bad_engines import BadEngine, before, metric
@@ -78,6 +79,15 @@ async def test_tokens_that_the_api_server_counts_show_nothing_about_the_engine(t
             assert (counted.status, counted.json) == (200, {"input_tokens": 1})
             assert (await rig.post(chat(f"number {number}"))).status == 500
         assert {state for state, _ in breakers(rig)} == {"open"}
+
+
+async def test_what_is_passed_through_goes_to_the_engine_with_less_to_do(tmp_path: Path):
+    async with before(tmp_path, RerankEngine(), RerankEngine()) as rig:
+        busy = rig.gateway.fleet.instances["a"]
+        assert busy.snapshot is not None
+        busy.snapshot = msgspec.structs.replace(busy.snapshot, running=1)
+        answer = await rig.post({"model": MODEL, "query": "x", "documents": ["a"]}, "/v1/rerank")
+    assert answer.headers["x-hmas-instance"] == "b"
 
 
 async def test_an_engine_that_refuses_is_not_asked_first_again(tmp_path: Path):

@@ -76,6 +76,11 @@ class Instance:
         return self.down_since_s is None
 
     @property
+    def reported(self) -> int:
+        """Requests that it runs or that wait in it, by its last report."""
+        return 0 if self.snapshot is None else self.snapshot.running + self.snapshot.waiting
+
+    @property
     def passes_through(self) -> bool:
         """Whether it may get a pass-through request now. While its circuit is half open, it gets one at a time."""
         return self.down_since_s is None and not self.draining and not (self.passing and self.breaker.state == "half-open")

@@ -91,11 +91,12 @@ class ServedModels:
     def candidates(self, model: str, tried: Iterable[str] = ()) -> list[Instance]:
         """Instances that could take a request for `model` now, except those in `tried`, which have failed it.
 
-        Those that are not avoided come first, and of these the ones with the fewest pass-through requests.
+        Those that are not avoided come first, of these the ones with the fewest pass-through requests, and then with the fewest of all by
+        their last report.
         """
         left_out = frozenset(tried)
         able = [one for one in self._servers(model) if one.passes_through and not (left_out and one.name in left_out)]
-        return sorted(able, key=lambda instance: (instance.name in self._avoided, instance.passing))
+        return sorted(able, key=lambda instance: (instance.name in self._avoided, instance.passing, instance.reported))
 
     def context_tokens(self, model: str) -> int:
         """Largest context, in tokens, of any instance that serves `model`; 0 if one of them does not report it."""
