@@ -150,6 +150,7 @@ class Gateway:
         self.model_reports = ModelReports(clock, self.metrics.registry)
         self.decisions = DecisionLog()
         self.subscriber = AgentSubscriber(
+            running=running_agents(config.agents),
             bus=bus,
             manager=self.manager,
             control=self.control,

@@ -14,7 +14,7 @@ from hmas.cli.doctor import check_advice, check_agents
 from hmas.cli.status import page as status_page
 from hmas.cli.views import page
 from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig, SchedulerConfig
-from hmas.controller.core.messages import RequestCost, RequestFeatures
+from hmas.controller.core.messages import MetaDecision, RequestCost, RequestFeatures
 from hmas.controller.core.messages.views import ChangePoint
 from hmas.controller.core.types import TaskType
 from hmas.controller.runtime.clock import SystemClock
@@ -110,6 +110,14 @@ async def test_an_agent_that_does_not_run_is_never_late_for_a_dispatch(tmp_path:
         metrics = (await rig.get("/metrics")).body.decode()
     assert 'hmas_dispatched_on_defaults_requests_total{agent="perception"} 1.0' in metrics
     assert 'agent="prediction"}' not in [line for line in metrics.splitlines() if line.startswith("hmas_dispatched_on_defaults")]
+
+
+async def test_an_agent_that_is_left_out_and_runs_all_the_same_is_not_heard(tmp_path: Path):
+    async with running(tmp_path, agents=AgentsConfig(only="statera"), scheduler=SchedulerConfig(policy="fcfs")) as rig:
+        rig.gateway.subscriber.on_message(MetaDecision(sent_s=rig.gateway.clock.now_s(), decision_id="d", policy="sjf", previous="fcfs"))
+        rig.gateway.control.settle()
+        assert rig.gateway.scheduler.policy == "fcfs"
+        assert rig.gateway.liveness.received_s == {}
 
 
 async def test_an_engine_that_has_never_answered_is_not_down_for_56_years(tmp_path: Path):

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from hmas.controller.bus.base import Bus
 from hmas.controller.control.agent_liveness import AgentLiveness
@@ -37,14 +37,25 @@ RETRY_S = 1.0
 VIEWS_EVERY_S = 1.0
 RESUMED_ACTIONS = 5_000
 log = logging.getLogger(__name__)
+_SENDERS: Mapping[type[Message], str] = {
+    RequestFeatures: "perception",
+    RequestCost: "prediction",
+    ControlAction: "statera",
+    MetaDecision: "meta",
+    DecisionOutcome: "meta",
+}
 
 
 class AgentSubscriber:
-    """Follows the agents' streams, and notes in `liveness` when each agent was last heard."""
+    """Follows the agents' streams, and notes in `liveness` when each agent was last heard.
+
+    An agent that is not `running` by configuration is not heard: a unit or a container may have started it all the same.
+    """
 
     def __init__(
         self,
         *,
+        running: Collection[str],
         bus: Bus,
         manager: RequestManager,
         control: Control,
@@ -54,6 +65,7 @@ class AgentSubscriber:
         observer: Observers,
         clock: Clock,
     ) -> None:
+        self._running = running
         self._bus = bus
         self._manager = manager
         self._control = control
@@ -65,13 +77,15 @@ class AgentSubscriber:
 
     async def resume(self) -> None:
         """Restores the last messages that statera and meta sent before this process started."""
-        messages = await self._bus.latest(DECISIONS, MAXLEN[DECISIONS])
+        messages = [message for message in await self._bus.latest(DECISIONS, MAXLEN[DECISIONS]) if self._hears(message)]
         for message in messages:
             if isinstance(message, MetaDecision | DecisionOutcome):
                 self._decisions.record(message)
         decisions = [message for message in messages if isinstance(message, MetaDecision)]
         actions: Mapping[str, ControlAction] = {
-            message.instance: message for message in await self._bus.latest(ACTIONS, RESUMED_ACTIONS) if isinstance(message, ControlAction)
+            message.instance: message
+            for message in await self._bus.latest(ACTIONS, RESUMED_ACTIONS)
+            if isinstance(message, ControlAction) and self._hears(message)
         }
         self._control.resume(decisions[-1:], list(actions.values()))
 
@@ -111,19 +125,18 @@ class AgentSubscriber:
 
     def on_message(self, message: Message) -> None:
         """Processes one message."""
-        now_s = self._clock.now_s()
+        if not self._hears(message):
+            return
+        if sender := _SENDERS.get(type(message)):
+            self._liveness.received(sender, self._clock.now_s())
         match message:
             case RequestFeatures():
-                self._liveness.received("perception", now_s)
                 self._manager.on_features(message)
             case RequestCost():
-                self._liveness.received("prediction", now_s)
                 self._manager.on_cost(message)
             case ControlAction():
-                self._liveness.received("statera", now_s)
                 self._control.on_action(message)
             case MetaDecision():
-                self._liveness.received("meta", now_s)
                 if self._decisions.record(message):
                     self._observer.decided(message)
                 self._control.on_decision(message)
@@ -131,3 +144,7 @@ class AgentSubscriber:
                 self._decisions.record(message)
             case ModelReport():
                 self._reports.record(message)
+
+    def _hears(self, message: Message) -> bool:
+        sender = _SENDERS.get(type(message))
+        return sender is None or sender in self._running
