@@ -92,7 +92,8 @@ class Child:
             if number == signal.SIGKILL:
                 os.killpg(self.pid, number)
             else:
-                self._process.send_signal(number)
+                # Not `send_signal`, which reaps a child that has ended: then nobody would hear of its end.
+                signal.pidfd_send_signal(self._pidfd, number)
 
     def _reap(self) -> None:
         if os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:

@@ -35,6 +35,8 @@ from hmas.engines.sim.profile import load_profile
 
 READY_S = 90.0
 BUS_CHECK_S = 0.5
+BUS_WAIT_MOST_S = 10.0
+"""How long to wait at most before another try to start an embedded bus that has ended."""
 _SEVERITY: dict[str, Severity] = {"crashed": "warning", "hung": "warning", "killed": "warning", "given-up": "error"}
 _LEVEL = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 ENGINE_HELP = f"An engine, in place of the configured ones: {ALLOWED}. May be repeated."
@@ -141,8 +143,10 @@ async def _bus_in_use(config: Config) -> AsyncIterator[BusInUse]:
 
 
 async def _watch(server: EmbeddedServer) -> None:
+    wait_s = BUS_CHECK_S
     while True:
-        await asyncio.sleep(BUS_CHECK_S)
+        await asyncio.sleep(wait_s)
+        wait_s = BUS_CHECK_S if server.pid is not None else min(2.0 * wait_s, BUS_WAIT_MOST_S)
         if server.pid is None:
             log.warning("the embedded bus server has ended; starting it again")
             try:

@@ -12,7 +12,7 @@ import pytest
 from typing_kit import known
 
 from hmas.controller.runtime import supervisor
-from hmas.controller.runtime.child import ChildSpec
+from hmas.controller.runtime.child import Child, ChildSpec
 from hmas.controller.runtime.supervisor import RestartRule, Supervisor, exit_words
 
 pytestmark = pytest.mark.slow
@@ -63,6 +63,14 @@ async def until_dead(pid):
     async with asyncio.timeout(10):
         while alive(pid):  # noqa: ASYNC110 - the process is not ours to wait for
             await asyncio.sleep(0.01)
+
+
+async def test_a_signal_to_a_child_that_has_just_ended_hides_no_end(tmp_path):
+    child = Child(script("import sys; sys.exit(3)", notifies=False), notify_dir=tmp_path, on_message=lambda _: None)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222 - the loop must not hear of the end before the signal
+    child.signal(signal.SIGTERM)
+    async with asyncio.timeout(10):
+        assert await child.ended == 3
 
 
 async def test_a_killed_child_is_started_again():
