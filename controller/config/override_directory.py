@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,6 +59,11 @@ class OverrideDirectory:
         self.path = Path(path)
         self._seen: dict[str, _Seen] = {}
 
+    def make(self) -> None:
+        """Makes the directory where it is missing, so that it belongs to the gateway's user. If it cannot be made, `write` tells."""
+        with suppress(OSError):
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+
     def scan(self, now_s: float) -> ScanResult:
         """Reads the files that have changed since the last scan. Never raises: files that cannot be read are listed in `errors`."""
         errors: list[FileError] = []
@@ -83,7 +89,10 @@ class OverrideDirectory:
         # Not a file whose present text is refused: somebody is about to correct it.
         good = [seen.override for seen in self._seen.values() if seen.override is not None and not seen.error]
         ended = sorted((override for override in good if not override.active(now_s)), key=_expiry)
-        left = len(list(self.path.glob("[!.]*.json"))) - MAX_FILES + (not (self.path / f"{id}.json").exists())
+        try:
+            left = len(list(self.path.glob("[!.]*.json"))) - MAX_FILES + (not (self.path / f"{id}.json").exists())
+        except OSError as error:
+            raise OverrideError(f"cannot read {self.path}: {error.strerror}; the gateway's user must be allowed to") from error
         for override in ended[: max(0, left)]:
             if override.id != id:
                 self.remove(override.id)

@@ -177,6 +177,7 @@ async def test_the_token_is_asked_for(tmp_path: Path):
 
 async def test_an_override_directory_that_cannot_be_written(tmp_path: Path):
     async with running(tmp_path) as rig:
+        (tmp_path / "overrides").rmdir()
         (tmp_path / "overrides").write_text("in the way")
         with pytest.raises(AdminError, match="cannot write"):
             await call(rig.operator.force_policy, "sjf")

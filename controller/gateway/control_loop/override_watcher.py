@@ -25,8 +25,8 @@ class OverrideWatch:
     """Turns the files of the directory into the active notice.
 
     A file that is well formed but cannot be applied here (an unknown engine, a parameter out of range) is treated like a broken one: its
-    last valid version stays active, and the reason is reported as an event and in `errors`. At a start, one that only names engines that are not
-    there is active all the same.
+    last valid version stays active, and the reason is reported as an event and in `errors`. At a start, one whose only faults are
+    engines that are not there is active all the same.
 
     Attributes:
         held: The active overrides, by id.
@@ -59,6 +59,8 @@ class OverrideWatch:
         """Reads the directory once and applies differences at once. `announce` publishes the notice even without a difference."""
         async with self._lock:
             now_s = self._clock.now_s()
+            if announce:
+                await asyncio.to_thread(self._directory.make)
             result = await asyncio.to_thread(self._directory.scan, now_s)
             errors = {error.file: error.message for error in result.errors}
             held: dict[str, Override] = {}
