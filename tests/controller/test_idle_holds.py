@@ -29,8 +29,8 @@ def build(*, ceiling=32, n_run=None, advised=True, kv=10_000, tenants=None, **se
     return made
 
 
-def submit(made: Scheduler, number: int, now_s: float, *, upper=10.0, prompt=100, tenant="t", slo=SLO) -> None:
-    request = Request(id=f"{number:04d}", tenant=tenant, model="m", arrival_s=now_s, prompt_tokens=prompt)
+def submit(made: Scheduler, number: int, now_s: float, *, upper=10.0, prompt=100, tenant="t", slo=SLO, declared=None) -> None:
+    request = Request(id=f"{number:04d}", tenant=tenant, model="m", arrival_s=now_s, prompt_tokens=prompt, declared_slo=declared)
     made.submit(request, Estimates(slo=slo, output_tokens=10, output_tokens_upper=upper), now_s)
 
 
@@ -140,13 +140,19 @@ def test_where_the_engine_shows_no_room_the_fence_holds(shown):
 
 
 @pytest.mark.parametrize(
-    ("first_s", "then_s", "target_ms", "passes"),
-    [(0.05, 0.05, 200.0, True), (0.05, 0.15, 200.0, False), (0.05, 0.15, 400.0, True), (0.15, 0.15, 200.0, True)],
+    ("first_s", "then_s", "target_ms", "declared", "passes"),
+    [
+        (0.05, 0.05, 200.0, SLO, True),
+        (0.05, 0.15, 200.0, SLO, False),
+        (0.05, 0.15, 400.0, SLO, True),
+        (0.15, 0.15, 200.0, SLO, True),
+        (0.05, 0.15, 200.0, None, True),
+    ],
 )
-def test_where_the_pace_is_above_a_target_only_a_request_with_an_ample_one_passes_the_fence(first_s, then_s, target_ms, passes):
-    """The first request has 100 ms. On an engine that has never shown a pace below that, to wait gains nothing."""
+def test_where_the_pace_is_above_a_target_only_a_request_with_an_ample_one_passes_the_fence(first_s, then_s, target_ms, declared, passes):
+    """The first request has 100 ms. On an engine that has never shown a pace below that, to wait gains nothing. Nor does what nobody asked for."""
     made = build(tpot_guard=0.7)
-    submit(made, 0, 0.0, upper=1e9)
+    submit(made, 0, 0.0, upper=1e9, declared=declared)
     made.dispatch(0.0)
     now_s = 0.0
     for token in range(1, 201):

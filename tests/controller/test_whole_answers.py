@@ -186,7 +186,9 @@ def test_an_instance_that_makes_whole_answers_late_is_no_half_empty_one(step_ms:
 def test_the_fence_is_passed_only_where_whole_answers_in_flight_keep_their_target(ttft_ms: float, suits: bool):
     _, one = with_eight()
     assert TpotGuard(0.7).suits_all(one.running["0"].entry, one)
-    one.running["1"].believe(Estimates(slo=Slo(ttft_ms=ttft_ms, tpot_ms=40.0), output_tokens=100.0, output_tokens_upper=100.0))
+    slo = Slo(ttft_ms=ttft_ms, tpot_ms=40.0)
+    one.running["1"].believe(Estimates(slo=slo, output_tokens=100.0, output_tokens_upper=100.0))
+    one.running["1"].entry.request = msgspec.structs.replace(one.running["1"].entry.request, declared_slo=slo)
     strict = QueueEntry(Request(id="new", tenant="t", model="m", arrival_s=0.0, prompt_tokens=10), one.running["1"].entry.estimates, 9)
     # 100 tokens may take 44.6 or 79.6 ms each.
     assert TpotGuard(0.7).suits_all(strict, one) is suits

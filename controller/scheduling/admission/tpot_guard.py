@@ -164,13 +164,14 @@ class TpotGuard:
         """Whether the pace beside the request suits the TPOT targets of all in flight, or its own target is far above it. O(in flight).
 
         It is the pace of now that counts: a request that a pause has cost its target says nothing about what the instance can serve. Nor
-        does a target below the best pace that waiting can bring.
+        does a target below the best pace that waiting can bring, or one that no client declared.
         """
         token_ms = instance.pace.token_ms(instance.sequences + entry.request.sequences)
         if self.share <= 0.0 or token_ms is None or token_ms * _APART_MARGIN <= entry.estimates.slo.tpot_ms:
             return True
         best_ms = instance.pace.best_ms() or 0.0
-        return not any(best_ms <= run.target_ms() < token_ms for run in instance.running.values())
+        running = instance.running.values()
+        return not any(run.entry.request.declared_slo is not None and best_ms <= run.target_ms() < token_ms for run in running)
 
     def dispatched(self, instance: Instance) -> None:
         """Records that a request was sent to the instance."""
