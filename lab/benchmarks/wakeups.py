@@ -40,8 +40,9 @@ def main() -> None:
     for watcher in watchers:
         watcher.join()
     for core, late_s in sorted(found.items()):
-        p99_s, most_s, often = late_s[int(0.99 * len(late_s))], late_s[-1], sum(one > LATE_S for one in late_s)
-        print(f"core {core}: {len(late_s)} sleeps, late by {1e3 * p99_s:.1f} ms at p99, {1e3 * most_s:.0f} ms at most, {often} by more than 0.1 s")
+        p99_ms, most_ms = 1e3 * late_s[int(0.99 * len(late_s))], 1e3 * late_s[-1]
+        often = sum(one > LATE_S for one in late_s)
+        print(f"core {core}: {len(late_s)} sleeps, late by {p99_ms:.1f} ms at p99, {most_ms:.0f} at most, {often} by over 0.1 s")
 
 
 if __name__ == "__main__":
