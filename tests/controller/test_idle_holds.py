@@ -150,7 +150,7 @@ def test_where_the_engine_shows_no_room_the_fence_holds(shown):
     ],
 )
 def test_where_the_pace_is_above_a_target_only_a_request_with_an_ample_one_passes_the_fence(first_s, then_s, target_ms, declared, passes):
-    """The first request has 100 ms. On an engine that has never shown a pace below that, to wait gains nothing. Nor does what nobody asked for."""
+    """The first has 100 ms. On an engine that has never shown a pace below that, to wait gains nothing; nor if nobody asked for it."""
     made = build(tpot_guard=0.7)
     submit(made, 0, 0.0, upper=1e9, declared=declared)
     made.dispatch(0.0)
