@@ -146,7 +146,7 @@ class SchedulerConfig(Section, frozen=True):
         bool,
         doc(
             "let a request past a full fence once waiting has cost what a preemption costs, while the engine's report shows room and "
-            "its pace suits the TPOT targets of all in flight; off: Eq. 2 holds for all"
+            "its pace suits the declared TPOT targets in flight; off: Eq. 2 holds for all"
         ),
     ] = SHIPPED.fence_overcommit
     fence_in_bypass: Annotated[bool, doc("Eq. 2 holds in the emergency bypass, too")] = SHIPPED.fence_in_bypass

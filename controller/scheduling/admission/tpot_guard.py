@@ -161,7 +161,7 @@ class TpotGuard:
         return worth > 0.0
 
     def suits_all(self, entry: QueueEntry, instance: Instance) -> bool:
-        """Whether the pace beside the request suits the TPOT targets of all in flight, or its own target is far above it. O(in flight).
+        """Whether the pace beside the request suits the declared TPOT targets in flight, or its own target is far above it. O(in flight).
 
         It is the pace of now that counts: a request that a pause has cost its target says nothing about what the instance can serve. Nor
         does a target below the best pace that waiting can bring, or one that no client declared.
