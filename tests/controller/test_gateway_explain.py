@@ -111,7 +111,8 @@ async def test_a_retry_and_a_refusal(tmp_path: Path):
         await rig.post(chat("again", tokens=3), headers={"x-request-id": "retried"})
         told = await trace(rig, "retried")
         blockers = [asyncio.create_task(rig.post(chat("long", tokens=3000))) for _ in range(3)]
-        await eventually(lambda: rig.gateway.scheduler.queued == 1)
+        # The engine that failed may only come back after the first of them wait.
+        await eventually(lambda: rig.gateway.scheduler.queued == 1 and len(rig.gateway.scheduler.running_ids()) == 2)
         refused = await rig.post(chat("too many"), headers={"x-request-id": "refused"})
         other = await trace(rig, "refused")
         for blocker in blockers:
