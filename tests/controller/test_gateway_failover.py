@@ -11,6 +11,7 @@ from gateway_kit import Rig, chat, eventually, running, start_sim
 from hmas.controller.config.loader import load_config
 from hmas.controller.config.section import ModelConfig
 from hmas.controller.core.errors import ConfigError
+from hmas.controller.gateway.instances import failover
 
 BIG, SMALL, TINY = "big", "small", "tiny"
 
@@ -59,6 +60,31 @@ async def test_it_ends_when_an_engine_serves_the_model_again(tmp_path: Path):
         rig.gateway.fleet.instances["gpu-1"].draining = True
         assert (await rig.post(chat(model=BIG))).headers["x-hmas-served-model"] == SMALL
         rig.gateway.fleet.instances["gpu-1"].draining = False
+        assert (await rig.post(chat(model=BIG))).headers["x-hmas-instance"] == "gpu-1"
+        assert told(rig) == [(BIG, BIG, SMALL), (BIG, SMALL, BIG)]
+
+
+async def test_while_no_circuit_is_closed_it_answers_all_but_the_probes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    sims = [await start_sim("gpu-1", model=BIG), await start_sim("gpu-2", model=SMALL)]
+    async with running(tmp_path, sims=sims) as rig:
+        rules(rig, big=[SMALL])
+        fleet = rig.gateway.fleet
+        breaker = fleet.instances["gpu-1"].breaker
+        breaker.trip("it failed", fleet.now_s())
+        fleet.mark_down("gpu-1", breaker.detail)
+        assert (await rig.post(chat(model=BIG))).headers["x-hmas-served-model"] == SMALL, "its circuit is open"
+        await eventually(lambda: breaker.state == "half-open")
+        async with rig.session.post(sims[0].url + "/sim/fault", json={"fault": "stall", "times": 1}) as response:
+            assert response.status == 200
+        probe = asyncio.create_task(rig.post(chat(model=BIG, stream=False)))
+        await eventually(lambda: sims[0].bodies)
+        while_probed = [await asyncio.wait_for(rig.post(chat(model=BIG)), 2) for _ in range(3)]
+        assert {answer.headers["x-hmas-served-model"] for answer in while_probed} == {SMALL}
+        probe.cancel()
+        assert (await rig.post(chat(model=BIG))).headers["x-hmas-served-model"] == SMALL
+        monkeypatch.setattr(failover, "LONGEST_WAIT_S", 0.0)
+        assert (await rig.post(chat(model=BIG))).headers["x-hmas-instance"] == "gpu-1", "that probe told nothing: here is another"
+        assert breaker.state == "closed"
         assert (await rig.post(chat(model=BIG))).headers["x-hmas-instance"] == "gpu-1"
         assert told(rig) == [(BIG, BIG, SMALL), (BIG, SMALL, BIG)]
 

@@ -25,13 +25,14 @@ class CircuitBreaker:
     opens a breaker nor keeps it open.
 
     Attributes:
+        changed_s: When it last opened, or became half open.
         failures: Number of different requests that failed in a row.
         detail: Why it last opened, as text for an operator.
         doubted: Whether no request has been served whole since it last opened.
         until_s: When it becomes half open again, while it is open.
     """
 
-    __slots__ = ("_failed", "_opened_s", "_wait_s", "detail", "doubted", "state", "until_s")
+    __slots__ = ("_failed", "_wait_s", "changed_s", "detail", "doubted", "state", "until_s")
 
     def __init__(self) -> None:
         self.state: State = "closed"
@@ -39,7 +40,7 @@ class CircuitBreaker:
         self.doubted = False
         self.until_s = 0.0
         self._failed: set[int] = set()
-        self._opened_s = float("-inf")
+        self.changed_s = float("-inf")
         self._wait_s = FIRST_WAIT_S
 
     @property
@@ -49,14 +50,14 @@ class CircuitBreaker:
 
     def began(self, sent_s: float) -> bool:
         """Records that the answer to a request sent at `sent_s` has begun; its end may be minutes away. True if the state has changed."""
-        if self.state != "half-open" or sent_s < self._opened_s:
+        if self.state != "half-open" or sent_s < self.changed_s:
             return False
         self.state = "closed"
         return True
 
     def succeeded(self, sent_s: float) -> bool:
         """Records that a request sent at `sent_s` was served. True if the state has changed."""
-        if sent_s < self._opened_s:
+        if sent_s < self.changed_s:
             return False
         changed = self.state != "closed"
         self.state, self._wait_s, self.doubted = "closed", FIRST_WAIT_S, False
@@ -65,7 +66,7 @@ class CircuitBreaker:
 
     def failed(self, fingerprint: int, sent_s: float, reason: str, now_s: float) -> bool:
         """Records that a request sent at `sent_s` has failed. True if the state has changed."""
-        if sent_s < self._opened_s or fingerprint in self._failed:
+        if sent_s < self.changed_s or fingerprint in self._failed:
             return False
         if len(self._failed) < FAILED_KEPT:
             self._failed.add(fingerprint)
@@ -81,12 +82,12 @@ class CircuitBreaker:
         if self.doubted:
             self._wait_s = min(LONGEST_WAIT_S, 2.0 * self._wait_s)
         self.doubted = True
-        self.state, self.detail, self._opened_s, self.until_s = "open", detail, now_s, now_s + self._wait_s
+        self.state, self.detail, self.changed_s, self.until_s = "open", detail, now_s, now_s + self._wait_s
         return True
 
     def probe_when_due(self, now_s: float) -> bool:
         """Becomes half open when it is time. True if the state has changed."""
         if self.state != "open" or now_s < self.until_s:
             return False
-        self.state, self._opened_s = "half-open", now_s
+        self.state, self.changed_s = "half-open", now_s
         return True

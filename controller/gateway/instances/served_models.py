@@ -5,6 +5,7 @@ from typing import Any
 
 from hmas.controller.core.placement import servers_of
 from hmas.controller.gateway.errors import ApiError, without_addresses
+from hmas.controller.gateway.instances.circuit_breaker import CircuitBreaker
 from hmas.controller.gateway.instances.instance import Instance
 from hmas.controller.runtime.clock import Clock
 
@@ -55,6 +56,12 @@ class ServedModels:
             closed = ", ".join(f"{instance.name} ({'drained' if instance.draining else _detail(instance)})" for instance in servers)
             text = f"no engine that serves this model takes requests: {without_addresses(closed)}"
             raise ApiError(503, "no_healthy_engine", text, retry_after_s=5)
+
+    def breakers(self, model: str) -> list[CircuitBreaker]:
+        """The circuit breakers of the instances that count for a new request by `require_model`."""
+        now_s = self._clock.now_s()
+        able = (one for one in self._servers(model) if not one.draining and one.down_for_s(now_s) <= ACCEPT_GRACE_S)
+        return [instance.breaker for instance in able]
 
     def _servers(self, model: str) -> Sequence[Instance]:
         """The instances that serve a model. One that has never answered counts only where none has: nothing is known of it."""
