@@ -1,12 +1,14 @@
 """The event loop of a simulation in virtual time."""
 
 import heapq
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from hmas.controller.core.errors import SchedulingError
+from hmas.controller.core.prompt_texts import BLOCK_TOKENS, BLOCKS_MOST
 from hmas.controller.core.types import OutcomeKind, Request
 from hmas.controller.scheduling.refusals import ended_refused
 from hmas.controller.scheduling.results import Dispatch, Ended, Refusal
@@ -238,7 +240,7 @@ class _Kernel:
     def _submit(self, arrival: Arrival, now_s: float) -> None:
         request = arrival.request
         if arrival.block_hashes and self._scheduler.wants_blocks:
-            request = msgspec.structs.replace(request, blocks=arrival.block_hashes)
+            request = msgspec.structs.replace(request, blocks=_gateway_blocks(arrival))
         estimates = arrival.estimate(request, now_s)
         outcome = self._scheduler.submit(request, estimates, now_s, arrival.weight)
         if isinstance(outcome, Refusal):
@@ -286,7 +288,7 @@ class _Kernel:
         engine.model.sync(now_s)
         self._touched[engine.name] = engine
         try:
-            engine.model.add(_sim_request(request, live, now_s))
+            engine.model.add(_sim_request(request, live, engine.model.profile.block_size, now_s))
             if not request.stream:
                 self.heard[engine.name].whole.add(request.id)
         except EngineError as error:
@@ -369,14 +371,28 @@ class _Kernel:
         )
 
 
-def _sim_request(request: Request, live: _Live, now_s: float) -> SimRequest:
+def _gateway_blocks(arrival: Arrival) -> tuple[int, ...]:
+    """The prompt's blocks in the size that a gateway has them, with numbers made from those of the larger ones of the workload."""
+    each = arrival.hash_tokens // BLOCK_TOKENS
+    if each <= 1:
+        return arrival.block_hashes
+    most = min(BLOCKS_MOST, arrival.request.prompt_tokens // BLOCK_TOKENS)
+    return tuple([each * block + part for block in arrival.block_hashes[: most // each + 1] for part in range(each)][:most])
+
+
+def _sim_request(request: Request, live: _Live, block_size: int, now_s: float) -> SimRequest:
     arrival = live.arrival
+    hashes, hash_tokens = arrival.block_hashes, arrival.hash_tokens
+    if hashes and hash_tokens % block_size:
+        # The number of a block stands for all before it too, so that the last one of several stands for these.
+        whole = math.lcm(hash_tokens, block_size)
+        hashes, hash_tokens = hashes[whole // hash_tokens - 1 :: whole // hash_tokens], whole
     return SimRequest(
         request.id,
         max(1, request.prompt_tokens),
         live.output_tokens,
         request.priority,
         now_s,
-        arrival.block_hashes,
-        arrival.hash_tokens,
+        hashes,
+        hash_tokens,
     )

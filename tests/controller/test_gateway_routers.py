@@ -5,14 +5,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
-from gateway_kit import MODEL, Rig, chat, eventually, running
+from gateway_kit import MODEL, Rig, chat, eventually, running, start_sim
 from test_admin_api import call
 
 from hmas.cli.engines import engine_table
 from hmas.cli.explain import page
 from hmas.controller.config.derived import routers
 from hmas.controller.config.loader import load_config
-from hmas.controller.config.schema import SchedulerConfig
+from hmas.controller.config.schema import EngineConfig, SchedulerConfig
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.core.placement import Choice, InstanceState, Routable
 
@@ -90,7 +90,10 @@ async def test_an_override_file_holds_a_router_and_a_wrong_one_changes_nothing(t
 
 async def test_the_same_beginning_goes_to_the_same_instance_and_explain_says_why(tmp_path: Path):
     settings = SchedulerConfig(routing="prefix-aware", tick_s=0.02)
-    async with running(tmp_path, engines=2, scheduler=settings) as rig:
+    sims = [await start_sim(name) for name in ("sim-1", "sim-2")]
+    # Of an engine that does not say whether it caches prefixes it is believed.
+    engines = [EngineConfig(name=sim.name, url=sim.url, kind="openai", n_run_max=16) for sim in sims]
+    async with running(tmp_path, sims=sims, engines_config=engines, scheduler=settings) as rig:
         blocker = asyncio.create_task(rig.post(chat("busy", tokens=3000)))
         await eventually(lambda: rig.sims[0].model.running == 1)
         assert await instances_of(rig, 2, LONG + "And my balance?") == ["sim-2"] * 2

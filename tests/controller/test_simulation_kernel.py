@@ -53,7 +53,7 @@ def simulate(arrivals, engines, scheduler, *, followups=None, **more) -> Simulat
         return made
 
     result = simulation.simulate(arrivals, engines, scheduler, followups=None if followups is None else follow, **more)
-    assert check([*arrivals, *followed], result, profiles=dict.fromkeys(engines, PROFILE)) == []
+    assert check([*arrivals, *followed], result, profiles={name: engine.profile for name, engine in engines.items()}) == []
     return result
 
 
@@ -238,11 +238,44 @@ def test_closed_loop_users_ask_again_when_they_are_answered():
         simulation.simulate([arrival(0)], build()[1], build()[0], followups=lambda _ended, now_s: [arrival(1, at_s=now_s - 1)])
 
 
-def test_a_shared_prefix_brings_the_first_token_sooner():
-    scheduler, engines = build()
+@pytest.mark.parametrize("block_size", [16, 384])
+def test_a_shared_prefix_brings_the_first_token_sooner(block_size):
+    scheduler, _ = build()
+    engines = {"a": EngineModel(msgspec.structs.replace(PROFILE, block_size=block_size))}
     rows = [arrival(i, at_s=10.0 * i, prompt=1700) for i in range(2)]
     first, second = simulate([Arrival(r.request, r.estimate, 20, block_hashes=(7, 8, 9)) for r in rows], engines, scheduler).records
     assert second.ttft_ms < first.ttft_ms / 3
+
+
+class _Watched:
+    """Routes as least-loaded does, and keeps what blocks it is asked with."""
+
+    uses_blocks = True
+
+    def __init__(self):
+        self.blocks = []
+        self._inner = make_router("least-loaded")
+
+    def rank(self, entry, instances, now_s):
+        self.blocks.append(entry.request.blocks)
+        return self._inner.rank(entry, instances, now_s)
+
+
+def test_routers_see_blocks_of_the_size_that_a_gateway_makes():
+    scheduler, engines = build("ab")
+    router = _Watched()
+    scheduler.set_router("*", router)
+    rows = [arrival(i, at_s=float(i), prompt=1700) for i in range(3)]
+    hashes, sizes = [(7, 8, 9, 10), (7, 8, 90, 100), (1, 2, 3)], [512, 512, 64]
+    simulate(
+        [Arrival(r.request, r.estimate, 20, block_hashes=h, hash_tokens=n) for r, h, n in zip(rows, hashes, sizes, strict=True)],
+        engines,
+        scheduler,
+    )
+    first, second, small = router.blocks
+    assert len(first) == len(set(first)) == 1700 // 64
+    assert [one == other for one, other in zip(first, second, strict=True)] == [True] * 16 + [False] * 10
+    assert small == (1, 2, 3)
 
 
 def test_the_front_end_s_share_comes_before_the_engine():

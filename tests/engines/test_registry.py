@@ -287,7 +287,7 @@ async def test_a_named_kind_is_not_asked_for(sim, kind):
     snapshot = await engine.snapshot(5.0)
     assert snapshot.healthy
     assert snapshot.kv_capacity_tokens == (None if kind == "openai" else 4096)
-    assert snapshot.caches_prefixes is (None if kind == "openai" else True)
+    assert snapshot.caches_prefixes is (None if kind == "openai" else False)
     await engine.close()
 
 
