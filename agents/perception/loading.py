@@ -41,7 +41,7 @@ class Loader:
     """Opens models by configuration and store.
 
     Args:
-        config: The agents' section names the reader; `slo.scale` and the confidence floor apply to every model.
+        config: The agents' section names the reader; its table of targets and the confidence floor apply to every model.
         store: The store of the versions.
     """
 
@@ -55,7 +55,7 @@ class Loader:
         agents = self._config.agents
         return PerceptionModel(
             min_confidence=agents.perception_min_confidence,
-            slo_scale=self._config.slo.scale,
+            targets=self._config.slo.targets(),
             most_frequent=agents.perception_unknown == "most-frequent",
             reader=None if opened is None else opened.reader,
             lengths=LengthModel(None if opened is None else opened.lengths) if lengths is None else lengths,

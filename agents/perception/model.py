@@ -13,7 +13,7 @@ from hmas.agents.perception.tally import FrequentTask, Score, Tally, score
 from hmas.controller.core.errors import ModelError
 from hmas.controller.core.lengths import LEVELS, MEDIAN, P90
 from hmas.controller.core.messages import Completion, RequestFeatures, RequestNotice
-from hmas.controller.core.slo import slo_for
+from hmas.controller.core.slo import TargetTable
 from hmas.controller.core.statistics.recent_ids import RecentIds
 from hmas.controller.core.types import OutcomeKind, TaskType
 
@@ -28,7 +28,7 @@ class PerceptionModel:
 
     Args:
         min_confidence: Below it the task type is `unknown`.
-        slo_scale: As in `slo_for`.
+        targets: The targets of requests that declare none, as the gateway has them; by default Table 6.
         reader: Reads the prompts; the rules by default.
         lengths: Predicts output lengths; by default one that knows only the tasks' priors.
         most_frequent: Whether an unknown request has the targets and lengths of the most frequent type, not those of all types.
@@ -41,14 +41,14 @@ class PerceptionModel:
         self,
         *,
         min_confidence: float,
-        slo_scale: float,
+        targets: TargetTable | None = None,
         reader: Reader | None = None,
         lengths: LengthModel | None = None,
         most_frequent: bool = False,
     ) -> None:
         self._frequent = FrequentTask() if most_frequent else None
         self._min_confidence = min_confidence
-        self._slo_scale = slo_scale
+        self._targets = targets or TargetTable()
         self.reader: Reader = reader or RulesReader()
         self.lengths = LengthModel() if lengths is None else lengths
         self.tally = Tally()
@@ -146,7 +146,7 @@ class PerceptionModel:
                 self._frequent.add(task)
             else:
                 prior = self._frequent.task
-        slo = slo_for(prior, importance, self._slo_scale)
+        slo = self._targets.target(prior, importance)
         forecast = self.lengths.forecast(
             view_of(notice),
             # A doubtful type does not make the length doubtful: the quantiles contain their own uncertainty.

@@ -20,7 +20,7 @@ from hmas.agents.prediction.speed import SpeedFit
 from hmas.controller.core.messages import Completion, InstanceView, RequestCost, RequestFeatures, SystemSnapshot
 from hmas.controller.core.statistics.cumulative_trace import CumulativeTrace
 from hmas.controller.core.statistics.recent_ids import RecentIds
-from hmas.controller.core.statistics.step_fit import Step
+from hmas.controller.core.statistics.step_fit import LEAST_STEP_MS, Step
 from hmas.controller.core.types import OutcomeKind, are_other_models
 
 REMEMBERED = 20_000
@@ -356,7 +356,9 @@ class PredictionModel:
     def _score(self, completion: Completion, instance: _Instance, answer: _Answer, at: int) -> None:
         labels = [math.nan, math.nan]
         self._corrections = None
-        for column, (target, actual) in enumerate((("ttft", completion.service_ttft_ms), ("tpot", completion.tpot_ms))):
+        # The time per token of several answers is that of their mean length; of one read in one lot it shows nothing.
+        tpot_ms = completion.tpot_ms if completion.sequences == 1 and completion.tpot_ms >= LEAST_STEP_MS else 0.0
+        for column, (target, actual) in enumerate((("ttft", completion.service_ttft_ms), ("tpot", tpot_ms))):
             formula_ms = float(answer.formula[at, column])
             track = instance.tracks[target]
             said = Said(formula_ms, formula_ms * math.exp(float(answer.log_ratios[at, column])))

@@ -45,7 +45,7 @@ class SpeedFit:
         """Takes a completion during whose decoding `load` requests were in flight on average, itself included."""
         # The time per token of several answers is that of their mean length, and the longest takes the time.
         if completion.tpot_ms > 0 and completion.output_tokens > 1 and completion.sequences == 1:
-            self._fit.add(1.0, load, 0.0, completion.tpot_ms, min(completion.output_tokens - 1, TOKENS_FULL) / TOKENS_FULL)
+            self._fit.add_answer(1.0, load, 0.0, completion.tpot_ms, min(completion.output_tokens - 1, TOKENS_FULL) / TOKENS_FULL)
             step = self._fit.step or self.speed
             self.speed = replace(step, prompt_ms=self.speed.prompt_ms)
         if completion.service_ttft_ms > 0 and completion.prompt_tokens > 0:

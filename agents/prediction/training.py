@@ -36,6 +36,8 @@ SHAPES: Mapping[Target, Mapping[str, Any]] = MappingProxyType(
 )
 """Parameters of the trees, by target; chosen on episodes of other engines."""
 REFIT_ITERATIONS = 40
+GROWN_MOST = 4
+"""Times the trees of its first training after which a model is refitted from these."""
 REFIT_RATE = 0.06
 REFIT_LEAF_REG = 20
 REFIT_HELD_OUT = 0.2
@@ -116,6 +118,11 @@ def accepted_error(said: NDArray[np.float64], labels: NDArray[np.float64]) -> di
 def _continued(before: Any, pool: Any, target: Target, *, seed: int) -> Any:
     import catboost  # noqa: PLC0415
 
+    first = SHAPES[target]["iterations"]
+    if before.tree_count_ > GROWN_MOST * first:
+        # Each refit adds trees. Without those of earlier ones, which data since then replace, they would grow for ever.
+        before = before.copy()
+        before.shrink(first)
     model = catboost.CatBoost(
         {
             **PARAMETERS,

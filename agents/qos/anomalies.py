@@ -23,6 +23,8 @@ class AnomalyWatch:
     def __init__(self) -> None:
         self._since_s: dict[tuple[str, str], float] = {}
         self._progress: tuple[int, int] = (-1, -1)
+        # By instance: the requests that its engine did not have when its window was found to leak.
+        self._leaked: dict[str, int] = {}
 
     def observe(self, snapshot: SystemSnapshot, at_s: float) -> list[str]:
         """Takes one snapshot and returns the contradictions that have lasted long enough, in alphabetical order."""
@@ -35,14 +37,18 @@ class AnomalyWatch:
             (FIGURES, ""): not _is_possible(snapshot),
         }
         # A snapshot may catch a busy instance between two sequences; only the same instance in every snapshot leaks.
-        now |= {(LEAKED, view.name): view.queued_for > 0 and _is_leaking(view, at_s) for view in snapshot.instances}
+        now |= {(LEAKED, view.name): _is_leaking(view, at_s, self._leaked.get(view.name, 0)) for view in snapshot.instances}
         self._since_s = {what: min(at_s, self._since_s.get(what, at_s)) for what, holds in now.items() if holds}
-        return sorted({name for (name, _), since_s in self._since_s.items() if at_s - since_s >= HOLD_S[name]})
+        found = {what for what, since_s in self._since_s.items() if at_s - since_s >= HOLD_S[what[0]]}
+        missing = {view.name: self._leaked.get(view.name, view.occupied) for view in snapshot.instances}
+        self._leaked = {instance: missing[instance] for name, instance in found if name == LEAKED}
+        return sorted({name for name, _ in found})
 
     def reset(self) -> None:
         """Resets the watch after a restart of the gateway."""
         self._since_s = {}
         self._progress = (-1, -1)
+        self._leaked = {}
 
 
 def _gap(snapshot: SystemSnapshot) -> int:
@@ -55,12 +61,17 @@ def _is_stuck(snapshot: SystemSnapshot) -> bool:
     return bool(views) and all(view.usable and view.in_flight == 0 for view in views)
 
 
-def _is_leaking(view: InstanceView, at_s: float) -> bool:
+def _is_leaking(view: InstanceView, at_s: float, leaked: int) -> bool:
+    """Whether requests that its engine does not have fill the window, or where `leaked` did, are still there though the window is wider.
+
+    The bypass opens all windows. If that ended the sign, it would end the bypass, and so on.
+    """
     engine = view.engine
     # Only an engine that reports KV use also reports its sequences; the zeros of others mean nothing.
     if engine is None or engine.kv_usage is None or not engine.healthy or at_s - engine.taken_s > HOLD_S[LEAKED]:
         return False
-    return view.occupied >= view.n_run and engine.running + engine.waiting == 0
+    held = engine.running + engine.waiting
+    return view.occupied - held >= leaked if leaked else view.queued_for > 0 and view.occupied >= view.n_run and held == 0
 
 
 def _is_possible(snapshot: SystemSnapshot) -> bool:

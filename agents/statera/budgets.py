@@ -92,7 +92,8 @@ class MemoryBudget:
         floor = min(seen.ceiling, seen.n_run + max(1, int(seen.ceiling * BETA_LOW)))
         wanted = float(seen.ceiling)
         if seen.capacity_tokens is not None:
-            active = max(0, seen.active_tokens)
+            # Requests that share a cached prompt hold it once: together no more than the engine holds.
+            active = max(0, seen.active_tokens if seen.held_tokens is None else min(seen.active_tokens, seen.held_tokens))
             paused = max(0, (seen.held_tokens or 0) - active)
             free = seen.capacity_tokens * (1.0 - SAFETY) - active - paused
             wanted = free + GAMMA * paused

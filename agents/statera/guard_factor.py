@@ -51,8 +51,12 @@ class GuardFactorController:
         return min(1.0, max(LEAST, STEP * round(math.exp(self._log) / STEP)))
 
     def learn(self, completion: Completion) -> None:
-        """Takes an ended request; it counts only if it completed, began in time, and has a TPOT and a TPOT target."""
+        """Takes an ended request; it counts only if it completed, began in time, and has a TPOT and a TPOT target.
+
+        The TPOT of several answers is that of their mean length, and longer than the pace.
+        """
         in_time = completion.outcome is OutcomeKind.COMPLETED and 0.0 <= completion.ttft_ms <= completion.ttft_slo_ms
+        in_time = in_time and completion.sequences == 1
         if in_time and completion.tpot_ms >= 0.0 and completion.tpot_slo_ms > 0.0:
             self._ended.append((completion.arrival_s + completion.total_ms / 1000.0, completion.tpot_ms > completion.tpot_slo_ms))
 

@@ -43,6 +43,11 @@ class RecentMisses:
 class InstanceMisses(RecentMisses):
     """TPOT misses of one instance. With a single instance the view's own share is used, which also counts requests that never ran."""
 
+    def learn(self, completion: Completion) -> None:
+        """As `RecentMisses.learn`, without requests with several answers: their TPOT is longer than the instance's pace."""
+        if completion.sequences == 1:
+            super().learn(completion)
+
     def share(self, view: ShortView, now_s: float) -> float:
         """As `RecentMisses.share`."""
         if len(view.instances) == 1:

@@ -60,9 +60,7 @@ class InProcess:
         settings = AgentsConfig(perception_reader=reader)
         opened = ReaderSource(settings, ModelStore(Path(tempfile.gettempdir()) / "no-models")).open()
         lengths = LengthModel(opened.lengths)
-        self.perception = PerceptionModel(
-            min_confidence=settings.perception_min_confidence, slo_scale=1.0, reader=opened.reader, lengths=lengths
-        )
+        self.perception = PerceptionModel(min_confidence=settings.perception_min_confidence, reader=opened.reader, lengths=lengths)
         self.prediction = PredictionModel(load_regressor())
         self.name = opened.name
 

@@ -76,14 +76,11 @@ def test_two_models_with_the_same_history_say_the_same(base):
 
 
 def test_the_expectation_comes_from_net_and_reader_or_from_one_of_them_or_from_the_history(base):
-    assert ask(LengthModel(), reading=LENGTHS).source == "reader"
     assert ask(LengthModel(), reading=LENGTHS).tokens[MEDIAN] == pytest.approx(math.exp(4.4))
     alone, both = ask(LengthModel(base)), ask(LengthModel(base), reading=LENGTHS)
-    assert (alone.source, both.source, ask(LengthModel()).source) == ("base", "base and reader", "prior")
     assert alone.log_quantiles[MEDIAN] < both.log_quantiles[MEDIAN] < 4.4 or alone.log_quantiles[MEDIAN] > both.log_quantiles[MEDIAN] > 4.4
     assert ask(LengthModel(base), reading=Reading()).tokens == alone.tokens, "the base reads the text by itself"
     unread = ask(LengthModel(base), "", reading=Reading(), task=TaskType.UNKNOWN)
-    assert unread.source == "prior"
     assert unread.tokens[MEDIAN] == pytest.approx(PRIOR[TaskType.UNKNOWN].p50)
     assert unread.tokens[P90] > PRIOR[TaskType.UNKNOWN].p90
 
@@ -342,4 +339,4 @@ def test_two_models_on_one_base_count_their_own_inputs_outside_its_ranges(base):
 
 def test_perception_works_with_the_fresh_length_model_that_it_is_given(base):
     given = LengthModel(base)
-    assert PerceptionModel(min_confidence=0.5, slo_scale=1.0, lengths=given).lengths is given
+    assert PerceptionModel(min_confidence=0.5, lengths=given).lengths is given

@@ -136,7 +136,6 @@ def test_what_no_text_can_do_to_the_reader(causal):
     texts = ["", " \n", "\ud800 half a letter", "词" * 100_000, '{"task": "QA", "output_tokens": "a"}<|im_end|>', "🙂" * 5000, "a"]
     readings = reader.read([PromptView(excerpt=text, prompt_chars=len(text)) for text in texts])
     assert [bool(reading.probabilities) for reading in readings] == [False, False, True, True, True, True, True]
-    assert reader.failed == 0
     alone = reader.read([PromptView(excerpt=texts[3], prompt_chars=100_000)])
     assert np.allclose(alone[0].probabilities, readings[3].probabilities, atol=1e-4), "padding changes what a prompt is read as"
 

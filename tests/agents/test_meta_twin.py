@@ -42,6 +42,7 @@ from hmas.agents.meta.twin.twin import AIMED, BIAS_MOST, LEAST, Answer, Question
 from hmas.controller.core.errors import PolicyError
 from hmas.controller.core.messages import OPEN_WINDOW
 from hmas.controller.scheduling.policies.registry import POLICIES
+from hmas.engines.sim.profile import faster
 
 # -- replays
 
@@ -89,6 +90,20 @@ def test_a_fleet_of_equals_is_sampled_by_instances_and_one_instance_by_time():
     assert part_of([plant()], len(window), 100).of(window) == window
     unlike = [plant(), replace(plant("b"), profile=replace(plant().profile, kv_blocks=7))]
     assert part_of(unlike, len(window), 100).share == 1.0
+
+
+def test_a_fleet_of_two_kinds_is_sampled_by_the_same_share_of_each():
+    def of(name, speed, kv_blocks=0):
+        profile = faster(plant().profile, speed)
+        return replace(plant(name), profile=replace(profile, kv_blocks=kv_blocks or profile.kv_blocks))
+
+    window = blocked(rate=40.0)
+    blocks = plant().profile.kv_blocks
+    fleet = [of("a", 1.0), of("b", 0.4), of("c", 1.1, blocks + 1), of("d", 0.4, blocks + 2), of("e", 0.95), of("f", 0.45)]
+    part = part_of(fleet, len(window), len(window) // 4)
+    assert ({one.name for one in part.plants}, part.share) == ({"a", "b"}, 1 / 3), "its fits and caches differ a little"
+    assert len(part.of(window)) == pytest.approx(len(window) / 3, rel=0.1)
+    assert part_of(fleet[:3], len(window), 100).share == 1.0
 
 
 # -- evidence

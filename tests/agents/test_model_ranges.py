@@ -76,7 +76,7 @@ def test_every_shape_of_request_is_within_the_shipped_readers_training():
 
 
 def test_what_lies_outside_is_reported():
-    model = PerceptionModel(min_confidence=0.5, slo_scale=1.0, reader=open_reader(SHIPPED_TAGGER))
+    model = PerceptionModel(min_confidence=0.5, reader=open_reader(SHIPPED_TAGGER))
     huge = RequestNotice(
         request_id="r",
         sent_s=1.0,

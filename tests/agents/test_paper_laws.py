@@ -266,7 +266,7 @@ def test_an_unknown_request_has_the_targets_of_the_most_frequent_bucket():
     translation = "Translate the following sentence into French: the weather is nice today."
     found = {}
     for most_frequent in (False, True):
-        model = PerceptionModel(min_confidence=0.5, slo_scale=1.0, most_frequent=most_frequent)
+        model = PerceptionModel(min_confidence=0.5, most_frequent=most_frequent)
         known_one = model.perceive(request_notice("a", excerpt=translation), 1.0)
         assert known_one.task_type is TaskType.TRANSLATION
         unknown = model.perceive(request_notice("b", excerpt=""), 2.0)

@@ -50,7 +50,7 @@ async def test_it_learns_from_the_tail_of_the_telemetry_when_it_starts(tmp_path,
     (naive,) = ask(await started(settings), notice("new"))
     # What is replayed comes without its prompt. It moves the prior; a base does not know what it would have expected, so it learns bounds.
     assert 20 * 7 < features.output_tokens < naive.output_tokens if base else features.output_tokens < 0.1 * naive.output_tokens
-    assert features.ttft_slo_ms == slo_for(TaskType.SUMMARIZATION, 0.75, 3.0).ttft_ms
+    assert (features.ttft_slo_ms, features.tpot_slo_ms) == (2000.0, slo_for(TaskType.SUMMARIZATION, 0.75, 3.0).tpot_ms), "as the gateway"
     assert agent.handle([completion("r0", 7)], 100.0) == []
     assert agent.model.tally.learnt == 100
 

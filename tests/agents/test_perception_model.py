@@ -16,12 +16,12 @@ from hmas.agents.perception.lengths.priors import PRIOR
 from hmas.agents.perception.model import PerceptionModel
 from hmas.agents.perception.reading import TASKS, Reading
 from hmas.controller.core.errors import ModelError
-from hmas.controller.core.slo import slo_for
+from hmas.controller.core.slo import TargetTable, slo_for
 from hmas.controller.core.types import OutcomeKind, TaskType
 
 
 def model(**changes) -> PerceptionModel:
-    return PerceptionModel(**({"min_confidence": 0.5, "slo_scale": 1.0} | changes))
+    return PerceptionModel(**({"min_confidence": 0.5} | changes))
 
 
 def test_features_of_a_clear_request():
@@ -34,9 +34,10 @@ def test_features_of_a_clear_request():
 
 
 def test_a_declared_target_stands_and_a_missing_one_is_filled_in():
-    features = model(slo_scale=2.0).perceive(notice(ttft_slo_ms=123.0), 100.0)
+    features = model(targets=TargetTable(scale=2.0)).perceive(notice(ttft_slo_ms=123.0), 100.0)
     assert features.ttft_slo_ms == 123.0
     assert features.tpot_slo_ms == slo_for(TaskType.SUMMARIZATION, 0.75, 2.0).tpot_ms
+    assert model(targets=TargetTable(ttft_most_ms=900.0)).perceive(notice(), 100.0).ttft_slo_ms == 900.0, "as the gateway has it"
 
 
 @pytest.mark.parametrize("excerpt", ["", "xyzzy", SUMMARY])

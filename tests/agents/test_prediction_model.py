@@ -50,6 +50,16 @@ def test_one_load_alone_still_gives_the_right_step_there():
     assert fit.speed.seq_ms > 0
 
 
+def test_an_answer_that_was_read_in_one_lot_does_not_outweigh_all_others():
+    fit = SpeedFit()
+    for _ in range(100):
+        fit.learn(completion(tpot_ms=20.0), 1.0)
+    for read_ms in (12.0, 1.0):
+        fit.learn(completion(tpot_ms=read_ms / 20, output_tokens=21), 1.0)
+    assert fit.speed.decode_ms(1.0) == pytest.approx(20.0, rel=0.1)
+    assert fit.speed.samples == 101, "no engine takes 50 us a step"
+
+
 def test_an_engine_that_changes_is_followed():
     fit = SpeedFit()
     for tpot_ms in [10.0] * 500 + [40.0] * 1500:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prediction_kit import features
 
+from hmas.agents.prediction import training
 from hmas.agents.prediction.experience import Table
 from hmas.agents.prediction.features import CATEGORIES, FEATURES, RISING_TPOT, RISING_TTFT, Fleet, InstanceState, categories
 from hmas.agents.prediction.regressor import SHIPPED, TARGETS, load_regressor
@@ -112,6 +113,17 @@ def test_a_refit_keeps_the_accepted_error_of_a_target_that_no_new_request_has(sh
     accepted = refit(shipped, Table(rows, names, labels))[0].accepted
     assert accepted["tpot"] == shipped.accepted["tpot"]
     assert 0.0 < accepted["ttft"] != shipped.accepted["ttft"]
+
+
+def test_refits_do_not_let_the_trees_grow_for_ever(shipped, monkeypatch):
+    learnt = Table(shipped.replay[0][:400], shipped.replay[1][:400], np.zeros((400, 2)))
+    once = refit(shipped, learnt)[0]
+    twice = refit(once, learnt)[0]
+    monkeypatch.setattr(training, "GROWN_MOST", 1)
+    again = refit(twice, learnt)[0]
+    sizes = [[one.models[target].tree_count_ for target in TARGETS] for one in (shipped, once, twice, again)]
+    assert sizes[1] == sizes[3] == [size + training.REFIT_ITERATIONS for size in sizes[0]]
+    assert sizes[2] > sizes[1]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """qos: what the views say, with duplicates, gaps and garbage in the telemetry."""
 
+from itertools import pairwise
+
 import pytest
 from control_kit import completion, instance, snapshot
 from hypothesis import given
@@ -133,6 +135,21 @@ def test_a_window_is_leaking_where_it_is_always_the_same_one(turns, named):
         ]
         views += model.observe(snapshot(at_s, arrived=13 + step, ended=step, queued=5, instances=fleet), at_s)
     assert shorts(views)[-1].anomalies == named
+
+
+def test_a_window_leaks_until_what_its_engine_does_not_have_is_gone():
+    model, named = QosModel(), list[list[str]]()
+    for step in range(400):
+        at_s = 1000.0 + step / 10
+        bypassed = bool(named and named[-1])
+        running, lost, queued = 8 if bypassed else 0, 4 if step < 300 else 0, 5 if step < 300 else 0
+        engine = EngineSnapshot(engine="a", taken_s=at_s, healthy=True, kv_usage=0.1, running=running, waiting=0)
+        fleet = [instance(name="a", in_flight=lost + running, n_run=256 if bypassed else 4, engine=engine)]
+        arrived = queued + lost + running + 4
+        views = model.observe(snapshot(at_s, arrived=arrived, ended=4, queued=queued, instances=fleet), at_s)
+        named += [view.anomalies for view in shorts(views)]
+    changes = sum(before != after for before, after in pairwise(named))
+    assert (["leaked"] in named, named[-1], changes) == (True, [], 2), "the bypass that it calls for does not end it"
 
 
 def test_counters_that_do_not_add_up_are_named():

@@ -45,6 +45,10 @@ def test_a_step_takes_no_more_than_memory_holds():
     assert MemoryBudget().update(seen(9999)) == 8 + int(BETA_LOW * 2048)
 
 
+def test_a_cached_prompt_that_requests_share_counts_once():
+    assert MemoryBudget().update(seen(36_000, held=3_000)) == MemoryBudget().update(seen(3_000))
+
+
 def test_paused_contexts_count_as_free_for_they_may_go():
     assert MemoryBudget().update(seen(8500, held=9400)) == MemoryBudget().update(seen(8500))
 

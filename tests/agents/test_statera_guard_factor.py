@@ -63,6 +63,7 @@ def test_only_those_that_began_in_time_and_had_a_target_count():
         loop.learn(ended(number, 1.0, tpot_ms=90.0, ttft_ms=-1.0))
         loop.learn(ended(number, 1.0, tpot_ms=90.0, tpot_slo_ms=0.0))
         loop.learn(ended(number, 1.0, tpot_ms=-1.0))
+        loop.learn(ended(number, 1.0, tpot_ms=90.0, sequences=8))
         loop.learn(ended(number, 1.0, tpot_ms=90.0, outcome=OutcomeKind.CANCELLED))
     for step in range(4):
         loop.update(1.0 + step)

@@ -154,7 +154,9 @@ class FleetModel:
         for view in usable:
             profile = self._profile(view)
             if profile is None:
-                unknown = f"the speed of {view.name} is not known yet"
+                counts = view.engine is None or view.engine.kv_usage is not None
+                needs = "not known yet" if counts else "not known: it reports no counters, and so needs `engines[].profile`"
+                unknown = f"the speed of {view.name} is {needs}"
                 if view.in_flight or self._ended_s.get(view.name, -math.inf) >= now_s - window_s:
                     return [], unknown
                 # It had no part in what is replayed: it has just joined, or stands by.

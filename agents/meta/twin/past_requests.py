@@ -56,12 +56,17 @@ class PastRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return isfinite(self.ended_s)
 
     def again(self) -> Request:
-        """Returns the request for the replay's scheduler, without a deadline: a client may behave differently under another order."""
+        """Returns the request for the replay's scheduler, without a deadline: a client may behave differently under another order.
+
+        It is in no session either, since those of requests that have not ended are not known.
+        """
         return replace(
             self.request,
             max_output_tokens=self.request.max_output_tokens or None,
             declared_slo=self.believed.slo,
             deadline_s=inf,
+            session="",
+            blocks=(),
             priority=0,
             min_output_tokens=0,
         )
@@ -147,7 +152,6 @@ class Traffic:
                     arrival_s=ended.arrival_s,
                     prompt_tokens=ended.prompt_tokens,
                     max_output_tokens=ended.max_output_tokens,
-                    session=ended.session,
                     # No message says whether an answer was streamed; one that completed without a first token was not.
                     stream=not known or ended.ttft_ms >= 0.0,
                 ),

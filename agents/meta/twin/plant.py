@@ -21,12 +21,6 @@ TOKENS_FULL = 64
 """Output tokens from which on an answer counts fully."""
 TOKENS_PER_MS_MOST = 1e4
 """Most plausible tokens per millisecond of an instance; higher rates are ignored."""
-LEAST_STEP_MS = 0.2
-"""No engine takes less for a step: an answer with less per token was read in one lot, and does not show when its tokens came."""
-FASTER_MOST = 4.0
-"""Once `TRUSTED` completions are known, one counts as at most this many times faster than they say. The fit is of relative errors, so one
-answer of which most was read in one lot would otherwise outweigh all others. An engine that has become faster is followed all the same."""
-TRUSTED = 16
 
 
 class CountedSteps:
@@ -75,10 +69,4 @@ class CountedSteps:
         if prompt is None or generated is None or (prompt + generated) / took_ms > TOKENS_PER_MS_MOST:
             return
         steps = float(ended.output_tokens - 1)
-        if took_ms < LEAST_STEP_MS * steps:
-            return
-        sequences = max(generated, steps)
-        if self._fit.samples >= TRUSTED and (step := self._fit.step) is not None:
-            expected_ms = step.base_ms * steps + step.seq_ms * sequences + step.prompt_ms * prompt
-            took_ms = max(took_ms, expected_ms / FASTER_MOST)
-        self._fit.add(steps, sequences, prompt, took_ms, min(1.0, ended.output_tokens / TOKENS_FULL))
+        self._fit.add_answer(steps, max(generated, steps), prompt, took_ms, min(1.0, ended.output_tokens / TOKENS_FULL))

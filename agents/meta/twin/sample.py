@@ -1,17 +1,24 @@
 """Chooses which part of the past is replayed when all of it would take too long. Pure.
 
 A fleet of equal instances behaves like a few of them with their share of the requests. So a part of the instances is replayed, with
-requests selected by their ids. With one instance left, or with unequal ones, the newest part of the window is replayed.
+requests selected by their ids: of unequal ones the same share of each kind. Where that leaves too many requests, as with one instance, the
+newest part of the window is replayed.
 """
 
-from collections.abc import Iterable, Sequence
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from zlib import crc32
 
 from hmas.agents.meta.twin.past_requests import PastRequest
 from hmas.agents.meta.twin.replay import ReplayInstance
 
 WHOLE = 1 << 32
+KV_LIKE, STEP_LIKE = 1.05, 1.25
+"""Largest ratio of the KV caches and of the decode steps of instances that are alike, each and the next: an engine sizes its cache by what
+memory it finds free, and steps are fitted to what was seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +43,40 @@ class Part:
 
 
 def part_of(plants: Sequence[ReplayInstance], asked: int, most: int) -> Part:
-    """Returns as much of the fleet as reduces the requests to about `most`; all of it if instances are not alike."""
-    if asked <= most or not _alike(plants):
-        return Part(tuple(plants), 1.0)
-    kept = max(1, min(len(plants), round(len(plants) * most / asked)))
-    return Part(tuple(plants[:kept]), kept / len(plants))
+    """Returns as much of the fleet as reduces the requests to about `most`: the same share of each group of instances that are alike."""
+    groups, whole = _groups(plants), Part(tuple(plants), 1.0)
+    if asked <= most or not groups:
+        return whole
+    if len(groups) == 1:
+        kept = max(1, min(len(plants), round(len(plants) * most / asked)))
+        return Part(tuple(plants[:kept]), kept / len(plants))
+    common = math.gcd(*map(len, groups))
+    divided = next((number for number in range(1, common + 1) if common % number == 0 and asked <= most * number), common)
+    return Part(tuple(plant for group in groups for plant in group[: len(group) // divided]), 1.0 / divided)
 
 
-def _alike(plants: Sequence[ReplayInstance]) -> bool:
-    """Whether all instances have the same models, equal KV caches, and windows that are set alike, so that any can represent the others."""
-    return len({(plant.models, plant.profile.kv_blocks, plant.held) for plant in plants}) == 1
+def _groups(plants: Sequence[ReplayInstance]) -> list[list[ReplayInstance]]:
+    """The instances with the same models, about the same KV cache and speed, and windows that are set alike, each in the given order."""
+    kinds: dict[object, list[ReplayInstance]] = {}
+    for plant in plants:
+        kinds.setdefault((plant.models, plant.held), []).append(plant)
+    groups = [part for kind in kinds.values() for part in _split(kind, _kv_blocks, KV_LIKE)]
+    return [part for group in groups for part in _split(group, _step_s, STEP_LIKE)]
+
+
+def _split(plants: list[ReplayInstance], size_of: Callable[[ReplayInstance], float], ratio: float) -> list[list[ReplayInstance]]:
+    """The instances in groups by rising size: one more than `ratio` times larger than the one before begins another group."""
+    sizes = sorted(map(size_of, plants))
+    begins = [larger for smaller, larger in pairwise(sizes) if larger > ratio * smaller]
+    groups: dict[int, list[ReplayInstance]] = {}
+    for plant in plants:
+        groups.setdefault(bisect_right(begins, size_of(plant)), []).append(plant)
+    return [groups[number] for number in sorted(groups)]
+
+
+def _kv_blocks(plant: ReplayInstance) -> float:
+    return plant.profile.kv_blocks
+
+
+def _step_s(plant: ReplayInstance) -> float:
+    return plant.profile.step_duration_s(prefill_tokens=0, prefill_pairs=0, decode_seqs=16, decode_kv_tokens=8_192)

@@ -74,13 +74,11 @@ class Forecast(msgspec.Struct, frozen=True):
     Attributes:
         log_quantiles: Quantiles of the natural log of the output length in tokens at `hmas.controller.core.lengths.LEVELS`; ascending, 0 or
             more, within every bound.
-        source: Source of the expectation: `base and reader`, `base`, `reader` or `prior`.
         raw: The same quantiles before the bounds.
         base, shape, inputs, member, calibrated, bounded, cap: For `LengthModel.learn`.
     """
 
     log_quantiles: tuple[float, ...]
-    source: str
     base: float
     shape: list[float]
     inputs: Floats | None
@@ -146,7 +144,7 @@ class LengthModel:
             model: The model that answers, by the name that clients use.
             session: Conversation; empty if not known.
         """
-        base, inputs, source = self._expected(view, reading, task)
+        base, inputs = self._expected(view, reading, task)
         middle = base[MEDIAN]
         spread = max(_LEAST_SPREAD, (base[P90] - base[0]) / (2.0 * _NORMAL_P90))
         key, start = self._known(model)
@@ -160,7 +158,7 @@ class LengthModel:
         bounded = (groups[0], groups[4])
         highest = min(cap, self.longest.bound(bounded))
         stated = tuple([min(highest, max(0.0, value)) for value in raw])
-        return Forecast(stated, source, middle, shape, inputs, member, calibrated, bounded, cap, raw)
+        return Forecast(stated, middle, shape, inputs, member, calibrated, bounded, cap, raw)
 
     def learn(self, forecast: Forecast, output_tokens: int) -> None:
         """Learns from the length of the answer; each forecast must be used once.
@@ -200,8 +198,8 @@ class LengthModel:
             length = min(math.log(output_tokens), MAX_LOG)
             self.longest.learn(forecast.bounded, length, censored=length >= forecast.cap - 1e-9)
 
-    def _expected(self, view: PromptView, reading: Reading, task: TaskType) -> tuple[list[float], Floats | None, str]:
-        """Returns the quantiles for an average model, the inputs of the linear correction, and the source."""
+    def _expected(self, view: PromptView, reading: Reading, task: TaskType) -> tuple[list[float], Floats | None]:
+        """Returns the quantiles for an average model, and the inputs of the linear correction."""
         stated = len(reading.log_lengths) == len(LEVELS)
         read = stated or bool(reading.probabilities)
         # Without a reader's word the base reads the text all the same: effects are learnt as deviations from the base, and answers judged
@@ -213,14 +211,14 @@ class LengthModel:
             inputs[:-2] = told.inputs
             inputs[-2] = _within(middle - USUAL, REACH) / REACH
             inputs[-1] = _within(reading.log_lengths[MEDIAN] - middle, DISSENT) if stated else 0.0
-            return told.log_lengths, inputs, "base and reader" if stated else "base"
+            return told.log_lengths, inputs
         if stated:
-            return list(accumulate(reading.log_lengths, max)), None, "reader"
+            return list(accumulate(reading.log_lengths, max)), None
         prior = PRIOR[task]
         middle = math.log(prior.p50)
         demanded = demanded_tokens(view.excerpt.lower()) if read else 0.0
         shift = DEMAND_SHARE * (math.log(demanded) - middle) if demanded > 0.0 else 0.0
-        return [middle + shift + share * (math.log(prior.p90) - middle) for share in _PRIOR_SHAPE], None, "prior"
+        return [middle + shift + share * (math.log(prior.p90) - middle) for share in _PRIOR_SHAPE], None
 
     def _known(self, model: str) -> tuple[str, tuple[float, float]]:
         """Returns a model's key and the prior of its verbosity: from training if the name is known, else the variance among models."""

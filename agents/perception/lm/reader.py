@@ -19,12 +19,11 @@ BATCH = 32
 
 
 class LmReader:
-    """A `Reader` on an opened artefact; `failed` counts the prompts on which the model could not run."""
+    """A `Reader` on an opened artefact."""
 
     def __init__(self, scorer: "Scorer", details: LmDetails, name: str, batch: int = BATCH) -> None:
         self._batch = batch
         self.name = name
-        self.failed = 0
         self._scorer = scorer
         self._details = details
 
@@ -47,7 +46,6 @@ class LmReader:
                 # One prompt is at fault, or there are too many for the memory: the others are still read.
                 middle = len(views) // 2
                 return self._read(views[:middle]) + self._read(views[middle:])
-            self.failed += 1
             log.warning("%s could not read a prompt of %d characters: %s", self.name, views[0].prompt_chars, error)
             return [Reading()]
         return [

@@ -14,6 +14,12 @@ MEMORY = 300.0
 """Measurements after which an old one counts 1/e."""
 PRIOR_WEIGHT = 0.05
 """Weight of the prior in measurements: it is right to a factor of about two, one measurement to a tenth or a twentieth."""
+LEAST_STEP_MS = 0.2
+"""No engine takes less for a step: an answer with less per token was read in one lot, and does not show when its tokens came."""
+FASTER_MOST = 4.0
+"""Once `TRUSTED` measurements are known, an answer counts as at most so many times faster than they say. The fit is of relative errors, so
+one answer of which most was read in one lot would otherwise outweigh all others. An engine that becomes faster is followed all the same."""
+TRUSTED = 16
 LEAST_BASE = 0.05
 """Least base, as a share of the prior's: no engine computes a batch in no time."""
 
@@ -75,6 +81,15 @@ class StepFit:
         ]
         self.samples += 1
         self._is_new = True
+
+    def add_answer(self, steps: float, sequences: float, prompt_tokens: float, took_ms: float, weight: float) -> None:
+        """Adds a measurement that comes from the times of an answer's tokens, which may have been read late and in one lot; as `add`."""
+        if took_ms < LEAST_STEP_MS * steps:
+            return
+        if self.samples >= TRUSTED and (step := self.step) is not None:
+            expected_ms = step.base_ms * steps + step.seq_ms * sequences + step.prompt_ms * prompt_tokens
+            took_ms = max(took_ms, expected_ms / FASTER_MOST)
+        self.add(steps, sequences, prompt_tokens, took_ms, weight)
 
     @property
     def step(self) -> Step | None:

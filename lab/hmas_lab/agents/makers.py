@@ -14,6 +14,7 @@ from hmas.agents.prediction.model import PredictionModel
 from hmas.agents.prediction.regressor import load_regressor
 from hmas.controller.config.schema import AgentsConfig
 from hmas.controller.core.messages import RequestNotice
+from hmas.controller.core.slo import TargetTable
 from hmas_lab.agents.beliefs import Believer, FixedBeliever, Oracle
 from hmas_lab.agents.requests import Truth
 from hmas_lab.agents.settings import Belief
@@ -77,7 +78,7 @@ def make_believer(belief: Belief, truth_of: TruthOf, slo_scale: float, net: str 
             opened = _opened(net)
             perception = PerceptionModel(
                 min_confidence=confidence,
-                slo_scale=slo_scale,
+                targets=TargetTable(scale=slo_scale),
                 reader=opened.reader,
                 lengths=LengthModel(opened.lengths),
                 most_frequent=most_frequent,
