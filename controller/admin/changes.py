@@ -58,13 +58,16 @@ class Changes:
         return await self._operations.remove_override(cli_id("router", _model(model)))
 
     async def force_knobs(self, body: Mapping[str, Any]) -> None:
-        """Forces the knobs of `instance`, by default of all instances."""
+        """Forces the knobs of `instance`, by default of all instances. Those forced before stay, for as long as these."""
         instance = body.get("instance", "*")
         if not isinstance(instance, str):
             raise BadRequest(f"instance is {instance!r}; allowed: *, {', '.join(self._operations.instance_names())}", path="$.instance")
         document = self._document(body, {"instance", *KNOBS})
-        document["knobs"] = {instance: {name: body[name] for name in KNOBS if body.get(name) is not None}}
-        await self.put_override(cli_id("knobs", instance), document)
+        override_id = cli_id("knobs", instance)
+        held = [one["document"] for one in self._operations.overrides()["overrides"] if one["id"] == override_id]
+        before = held[0].get("knobs", {}).get(instance, {}) if held else {}
+        document["knobs"] = {instance: before | {name: body[name] for name in KNOBS if body.get(name) is not None}}
+        await self.put_override(override_id, document)
 
     async def release_knobs(self, instance: str) -> bool:
         """Releases the knobs of an instance. False if none were forced."""

@@ -185,7 +185,7 @@ class AdminClient:
         except ValueError:
             raise AdminError(f"{self.url} answered {status} with something that is no JSON; is this the admin port of a gateway?") from None
         if status >= 400 or not isinstance(document, dict):
-            raise AdminError(self._refusal(status, document))
+            raise AdminError(self._refusal(status, document), status)
         return document
 
     def _exchange(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:

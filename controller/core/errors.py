@@ -90,7 +90,11 @@ class ModelError(HmasError):
 
 
 class AdminError(HmasError):
-    """The admin API refused the call, or is not available."""
+    """The admin API refused the call, with this HTTP status, or is not available (0)."""
+
+    def __init__(self, text: str, status: int = 0) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 class AdminUnreachable(AdminError):

@@ -119,6 +119,13 @@ def complain_of_winners(won_by: Mapping[str, str]) -> None:
         complain(f"{setting}: the change is written, but the override `{winner}` wins and stays; `hmas override clear {winner}` ends that")
 
 
+def not_taken_over(document: Mapping[str, Any], name: str, parameters: Mapping[str, float]) -> str:
+    """Says that a forced policy is not in force, by the document of the policy that is; empty if it is."""
+    if document["name"] == name and all(document["parameters"].get(key) == value for key, value in parameters.items()):
+        return ""
+    return f"{name} did not take over what waits, and is tried again; `hmas events --kind policy.refused` tells why"
+
+
 def ends_words(hold: Mapping[str, Any], *release: str) -> str:
     """How long something is held, and the command that ends it."""
     span = f"for {duration_words(hold['for_s'])}" if hold["for_s"] else FOREVER

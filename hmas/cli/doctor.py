@@ -50,6 +50,7 @@ STANDS_IN = (
 )
 BUS_LEFT = "left by an earlier run; `hmas up` starts a new server"
 BUS_HANGS = "`hmas up` runs on it, and starts it again once it has ended: end a server that hangs"
+BUS_TAKEN = "give each gateway a `bus.key_prefix` of its own, or stop one of them (docs/operations.md)"
 ENGINE_DOWN = "start it, or correct its address; the other engines serve meanwhile"
 
 
@@ -233,13 +234,20 @@ def check_gateway(config: Config | None, status: dict[str, Any] | None, trouble:
         yield Check("gateway", "FAIL", "not ready: " + "; ".join(status["not_ready_because"]), "see the engines and the gateway's log")
     if not status["bus"]["connected"]:
         yield Check("gateway's bus", "FAIL", status["bus"]["detail"], "serving goes on with fallbacks; bring the bus back")
+    if taken_by := status["bus"]["taken_by"]:
+        yield Check("gateway's bus", "FAIL", f"another gateway, {taken_by}, has taken it: this one posts nothing", BUS_TAKEN)
     if status["mqtt"]:
         there, refused = status["mqtt"]["connected"], status["mqtt"]["refused"]
         advice = (MQTT_REFUSED if refused else "") if there else MQTT_AWAY
         yield Check("mqtt", "WARN" if advice else "OK", mqtt_words(status["mqtt"]), advice)
     yield from check_load(status)
     own = set() if config is None else {engine.name for engine in config.engines}
-    yield from (_known_engine(item) for item in status["instances"] if item["name"] not in own)
+    # What is reached from here may not be for the gateway, and an engine that answers may fail its requests.
+    for item in status["instances"]:
+        if item["name"] not in own:
+            yield _known_engine(item, f"engine {item['name']}")
+        elif not item["healthy"]:
+            yield _known_engine(item, f"engine {item['name']}, by the gateway")
     for item in status["instances"]:
         if item["kv_events"] is not None:
             # Before the first event nothing is wrong: an idle engine sends none.
@@ -272,8 +280,8 @@ def check_load(status: dict[str, Any]) -> Iterator[Check]:
             yield Check(f"tenant {tenant['name']}", "WARN", flood_words(tenant), "to bound it: quota, concurrency_share or max_queued")
 
 
-def _known_engine(item: dict[str, Any]) -> Check:
-    name, words = f"engine {item['name']}", f"{item['url']}: {item['kind']} {item['version']}, known to the gateway"
+def _known_engine(item: dict[str, Any], name: str) -> Check:
+    words = f"{item['url']}: {item['kind']} {item['version']}, known to the gateway"
     return Check(name, "OK", words) if item["healthy"] else Check(name, "FAIL", f"{item['url']}: {item['detail']}", ENGINE_DOWN)
 
 

@@ -40,7 +40,10 @@ def set_knobs(
     hold: dict[str, Any],
     as_json: bool,
 ) -> None:
-    """Force knobs of INSTANCE ('*': of all without forced ones of their own) against the agents. Exit code 1 if another override wins."""
+    """Force knobs of INSTANCE ('*': of all without forced ones of their own) against the agents. One that is held and not named stays.
+
+    Exit code 1 if another override wins.
+    """
     if n_run is None and token_budget is None:
         raise click.UsageError("give --n-run or --token-budget")
     document = client.force_knobs(instance, n_run=n_run, token_budget=token_budget, **hold)

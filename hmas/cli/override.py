@@ -2,12 +2,13 @@
 
 import json
 import sys
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 import click
 
-from hmas.cli.admin import complain_of_winners, takes_client, winners_over
+from hmas.cli.admin import complain_of_winners, not_taken_over, takes_client, winners_over
 from hmas.cli.output import EXIT_FAILED, clock_words, complain, example, json_option, say, say_json, show, table
 from hmas.cli.router import router_words
 from hmas.controller.admin.client import AdminClient
@@ -58,14 +59,18 @@ def validate(client: AdminClient, ctx: click.Context, *, file: str, override_id:
 def apply(client: AdminClient, ctx: click.Context, *, file: str, override_id: str | None, as_json: bool) -> None:
     """Activate FILE ('-' for standard input), as a whole or not at all. An override of the same id is replaced.
 
-    Exit code 1 if another override wins.
+    Exit code 1 if another override wins, or its policy cannot take over the queue.
     """
     checked = _read(file, override_id)
     document = client.put_override(checked.id, document_of(checked))
-    won_by = winners_over(checked.id, document)
+    won_by, fault = winners_over(checked.id, document), ""
     show({**document, "won_by": won_by}, override_list, as_json=as_json)
     complain_of_winners(won_by)
-    ctx.exit(EXIT_FAILED if won_by else 0)
+    if checked.policy is not None and "policy" not in won_by:
+        fault = not_taken_over(client.policy(), checked.policy, checked.parameters)
+    if fault:
+        complain(fault)
+    ctx.exit(EXIT_FAILED if won_by or fault else 0)
 
 
 @override.command("list", epilog=example("hmas override list"))
@@ -127,6 +132,8 @@ def _ask(client: AdminClient, checked: Override) -> None:
     except AdminUnreachable as error:
         raise AdminUnreachable(f"{checked.id}: well formed, but {error}; --here checks the file alone") from error
     except AdminError as error:
+        if error.status != HTTPStatus.BAD_REQUEST:
+            raise
         raise OverrideError(str(error)) from error
 
 

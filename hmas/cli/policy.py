@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from hmas.cli.admin import ends_words, holds, show_held, show_released, takes_client
+from hmas.cli.admin import ends_words, holds, not_taken_over, show_held, show_released, takes_client
 from hmas.cli.output import EXIT_FAILED, complain, duration_words, example, json_option, pair_words, say, say_json, table
 from hmas.cli.output import show as show_result
 from hmas.cli.values import Pair
@@ -104,9 +104,7 @@ def force(client: AdminClient, *, name: str, parameters: tuple[tuple[str, float]
     """Force policy NAME, which the agents then cannot change. Exit code 1 if another override wins, or it cannot take over the queue."""
     document = client.force_policy(name, parameters=dict(parameters), **hold)
     ends = ends_words(hold, "policy", "release")
-    stays = f"{name} did not take over what waits, and is tried again; `hmas events --kind policy.refused` tells why"
-    is_held = document["name"] == name and all(document["parameters"].get(key) == value for key, value in parameters)
-    fault = "" if is_held else stays
+    fault = not_taken_over(document, name, dict(parameters))
     show_held(client, document, lambda found: f"{policy_line(found)}\n{ends}", cli_id("policy"), as_json=as_json, fault=fault)
 
 

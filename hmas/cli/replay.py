@@ -132,9 +132,9 @@ def _run(arrivals: list[Arrival], load: LoadSpec, out: Path | None) -> tuple[lis
 
 
 def _span_s(arrivals: list[Arrival], elapsed_s: float) -> float:
-    """The time in which the requests arrived: up to the last one and a mean gap. Of those that come at one time, that of the whole run."""
+    """The time in which requests arrived: up to the last one and a mean gap. Of one, or of those at one time, that of the whole run."""
     last_s = arrivals[-1].at_s
-    return last_s * len(arrivals) / (len(arrivals) - 1) if last_s > 0.0 else elapsed_s
+    return last_s * len(arrivals) / (len(arrivals) - 1) if last_s > 0.0 and len(arrivals) > 1 else elapsed_s
 
 
 def _report(

@@ -177,8 +177,9 @@ def _value(wanted: Wanted, before: float, words: str, where: str) -> float:
         if "weight" not in text:
             raise AnswerError(f"{told}; allowed: {', '.join(LEVELS)}, or x and a factor, where the words name no weight")
         return _bounded(number, before, text, told)
-    if number == 0:
-        raise AnswerError(f"{told}; 0 would be no limit; allowed: more than 0, or {UNLIMITED}")
+    if number == 0 or (setting == "concurrency_share" and number == 1.0 and not value.endswith("%")):
+        allowed = "a percentage, a number below 1" if number else "more than 0"
+        raise AnswerError(f"{told}; {number:g} would be no limit; allowed: {allowed}, or {UNLIMITED}")
     return number if setting == "concurrency_share" else _whole(number, told)
 
 

@@ -23,6 +23,7 @@ _MINUTES = {"m": 1.0, "h": 60.0, "d": 1440.0, "w": 10_080.0}
 _SPAN = re.compile(
     rf"(?:(\d+(?:\.\d+)?)( and an? half)?[ -]?|\b(?:an?|next) |\b(half an? |quarter of an ))(?:full |whole )?{_UNIT}( and an? half)?"
 )
+_RATE = re.compile(rf"\b(?:requests?|tokens?|calls?|times) (?:an?|per|each|every) {_UNIT}|\bper {_UNIT}")
 _OPEN = re.compile(r"(until |till )?further notice|for good\b|permanent\w*|indefinite\w*|\bforever\b|\bfor ever\b")
 _DAY_END = r"(end|rest) of (the |this )?(day|\w+day)\b"
 _CLOCK_WORDS = re.compile(r"\b(noon|midday|midnight|o'clock)\b|\d:\d\d|\d ?[ap]\.?m\b")
@@ -85,7 +86,7 @@ def without_times(words: str) -> str:
 def _span_end(ends: str, text: str, now_s: float) -> float:
     _, count, unit = ends.split()
     minutes, named = float(count) * _MINUTES[unit[0]], set()
-    for number, half, half_of, of, more in _SPAN.findall(text):
+    for number, half, half_of, of, more in _SPAN.findall(_RATE.sub(" ", text)):
         base = {"": 1.0, "h": 0.5, "q": 0.25}[half_of[:1]] if not number else float(number)
         named.add((base + (0.5 if half or more else 0.0)) * _MINUTES[of[0]])
     if not is_in(minutes, named):

@@ -94,7 +94,8 @@ def _times(trace: Trace, spec: ReplaySpec) -> list[float]:
     if not spec.rate_rps:
         raise TraceError(f"{trace.source} has no arrival times; give a rate with --rate")
     drawn = arrival_times(
-        ArrivalSpec(mean_rps=spec.rate_rps, duration_s=2.0 * count / spec.rate_rps + 10.0, process="poisson"), stream(spec.seed, "arrivals")
+        ArrivalSpec(mean_rps=spec.rate_rps, duration_s=(2.0 * count + 20.0) / spec.rate_rps, process="poisson"),
+        stream(spec.seed, "arrivals"),
     )
     return [float(t) for t in drawn[:count]]
 

@@ -123,7 +123,7 @@ def score(results: Sequence[Result], *, warmup_s: float, arrivals_end_s: float, 
         per_tenant=per_tenant,
         jain_tenants=jain(c.goodput_rate for c in per_tenant.values()),
         jain_classes=jain(c.goodput_rate for c in per_class.values()),
-        fairness=fairness(map(_service, scored)),
+        fairness=fairness(_service(r, run_end_s) for r in scored),
     )
 
 
@@ -133,10 +133,12 @@ def _gain(result: Result) -> float:
     return service_gain(result.prompt_tokens, result.output_tokens, ttft_ms, result.tpot_ms, result.slo)
 
 
-def _service(result: Result) -> Service:
-    """The service of a request. If its time in the queue is unknown, it counts as waiting until its first token."""
+def _service(result: Result, run_end_s: float) -> Service:
+    """The service of a request. If its time in the queue is unknown, it counts as waiting until its first token, or its end."""
     waited_ms = result.queue_ms if result.queue_ms >= 0.0 else result.ttft_ms
     end_s = result.at_s + max(0.0, result.total_ms) / 1000.0
+    if result.total_ms < 0.0 and result.outcome in ("timed_out", "lost"):
+        end_s = max(end_s, run_end_s)
     if waited_ms < 0.0 or result.ttft_ms < 0.0:
         return Service(result.tenant, result.at_s, end_s, end_s, 0.0)
     tokens = result.prompt_tokens + result.output_tokens

@@ -206,6 +206,7 @@ class _Guard:
         """Passes arrivals on until the run is stopped."""
         for arrival in arrivals:
             yield arrival
+            self.now_s = max(self.now_s, arrival.request.arrival_s)
             self._look()
             if self.stopped_s is not None:
                 return

@@ -37,6 +37,8 @@ DRAWN_MAX = 12
 """Most lines in one plot of a sweep: the best by the plotted figure."""
 PLOTTED = (("goodput_rate", "goodput rate"), ("goodput_rps", "goodput, requests/s"), ("ttft_ms_p95", "TTFT p95, ms"))
 
+LESS_IS_BETTER = {"ttft_ms_p95"}
+
 
 class Grid(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Every combination of the lists, each value as on the command line of `hmas simulate`.
@@ -277,7 +279,8 @@ def write_sweep(grid: Grid, points: Sequence[Point], rows: Sequence[Row], out: P
         for figure, label in PLOTTED:
             axis, drawn = curves(found, figure)
             if axis:
-                best = sorted(drawn, key=lambda line: -sum(y for _, y in line[1]))[:DRAWN_MAX] if len(drawn) > DRAWN_MAX else drawn
-                lines = [charts.Line(name, places) for name, places in best]
+                if len(drawn) > DRAWN_MAX:
+                    drawn = sorted(drawn, key=lambda line: sum(y for _, y in line[1]), reverse=figure not in LESS_IS_BETTER)[:DRAWN_MAX]
+                lines = [charts.Line(name, places) for name, places in drawn]
                 charts.lines(out / f"{figure}.svg", lines, x_label="window n_run" if axis == "n_run" else "load", y_label=label)
     return whole

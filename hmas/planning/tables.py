@@ -58,7 +58,8 @@ def sweep_table(rows: Sequence[Row]) -> str:
     names = varied(rows) or ["policy"]
     ordered = sorted(means(rows), key=lambda one: -one.figures["goodput_rate"])
     head = [*names, "goodput/s", "rate", "ESG/s", "TTFT p95 ms", "TPOT p95 ms", "utilisation"]
-    return table(head, [[*(str(one.axes[name]) for name in names), *_figures(one)] for one in ordered[:ROWS_SHOWN]])
+    shown = table(head, [[*(str(one.axes[name]) for name in names), *_figures(one)] for one in ordered[:ROWS_SHOWN]])
+    return shown if len(ordered) <= ROWS_SHOWN else f"{shown}\nand {len(ordered) - ROWS_SHOWN} more settings, in the files"
 
 
 def _figures(one: Row) -> list[str]:

@@ -6,6 +6,7 @@ import time
 import pytest
 from installation_kit import Installation, commands
 
+from hmas.controller.admin.client import AdminClient
 from hmas.controller.scheduling.policies import registry as pool
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY, POLICIES
 
@@ -41,11 +42,14 @@ def test_status(hmas):
     assert [item["name"] for item in document["instances"]] == ["gpu-0", "gpu-1"]
 
 
-def test_a_wrong_token_is_refused(hmas, monkeypatch):
+def test_a_wrong_token_is_refused(hmas, monkeypatch, tmp_path):
     monkeypatch.setenv("HMAS_ADMIN_TOKEN", "wrong")
-    code, out, err = hmas("status")
-    assert (code, out) == (1, "")
-    assert "requires the operators' token" in err
+    file = tmp_path / "night.json"
+    file.write_text(json.dumps(document(policy={"name": "fcfs"})))
+    for command in (["status"], ["override", "validate", str(file), "--json"]):
+        code, out, err = hmas(*command)
+        assert (code, out) == (1, ""), "the file is not called invalid"
+        assert "requires the operators' token" in err
 
 
 def test_policy_list_and_show(hmas):
@@ -225,6 +229,16 @@ def test_override_files(hmas, tmp_path):
     assert "there is no override 'zz'" in err
     assert hmas("override", "clear", "--all")[1] == "released: night\n"
     assert hmas("override", "clear", "--all")[1] == "released: nothing was held\n"
+
+
+def test_an_override_whose_policy_does_not_take_over_the_queue_is_no_success(hmas, monkeypatch, tmp_path):
+    file = tmp_path / "night.json"
+    file.write_text(json.dumps(document(policy={"name": "wfq"})))
+    monkeypatch.setattr(AdminClient, "policy", lambda _: {"name": DEFAULT_POLICY, "parameters": {}})
+    code, out, err = hmas("override", "apply", str(file))
+    assert (code, "policy wfq" in out) == (1, True)
+    assert "wfq did not take over what waits, and is tried again" in err
+    assert hmas("override", "clear", "night")[0] == 0
 
 
 def test_a_change_that_another_override_wins_over_is_no_success(hmas, tmp_path):

@@ -115,6 +115,12 @@ REFUSED = {
         "a percentage only for concurrency_share",
     ),
     "share above 1": ("team-a 40 slots", answer(("team-a", "concurrency_share", "40")), "allowed: number above 0 and at most 1"),
+    "one slot": ("only one slot for team-a", answer(("team-a", "concurrency_share", "1")), "1 would be no limit; allowed: a percentage"),
+    "minute of a rate": (
+        "team-a 3 requests a minute until six",
+        answer(("team-a", "requests_per_minute", "3"), ends="for 1 minutes"),
+        "the words name no span of time",
+    ),
     "burst alone": ("team-a burst 1e9", answer(("team-a", "burst_tokens", "9999999999")), "the words name"),
     "no end": ("team-a first until six", answer(A_FIRST), "the words name a time"),
     "end of its own": ("team-a first", answer(A_FIRST, ends="until 18:00"), "the words name no time; allowed: 'not named'"),

@@ -75,6 +75,14 @@ def test_azure_rows_are_replayed_and_scored(engine, azure, tmp_path):
     assert results[-1].at_s == pytest.approx(19 / 40)
 
 
+def test_one_request_alone_at_a_drawn_time(engine, tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"messages": [{"role": "user", "content": "one question"}]}\n')
+    done = run("--trace", path, "--url", engine, "--rate", 2, "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["submitted"] == 1
+
+
 def test_json_is_one_document(engine, azure):
     done = run("--trace", azure, "--url", engine, "--speed", 40, "--limit", 10, "--json")
     found = json.loads(done.stdout)

@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from hmas.controller.core.types import Slo, TaskType
@@ -96,6 +97,13 @@ def test_classes_tenants_and_fairness():
     assert figures.per_tenant["b"].submitted == 2
     assert figures.jain_tenants == 0.5
     assert figures.per_task["QA"].submitted == 4
+
+
+def test_a_tenant_whose_requests_starve_to_the_end_of_the_run_is_seen():
+    results = [result(index, 1.0 + index, ttft=1500.0) for index in range(6)]
+    starved = [msgspec.structs.replace(result(9, 1.0, ttft=-1.0, outcome="timed_out", tenant="b"), total_ms=-1.0)]
+    assert run([*results, *starved]).fairness.jain == 0.5
+    assert run([*results, refused(9, 1.0, "shed", tenant="b")]).fairness.jain == 1.0
 
 
 def test_nothing_submitted_gives_zeros():
