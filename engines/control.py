@@ -54,13 +54,6 @@ class ControlState(msgspec.Struct, frozen=True):
         return "; ".join([f"live: {live}", *(f"{name}: {why}" for name, why in self.absent.items())])
 
 
-class ControlAnswer(msgspec.Struct, frozen=True):
-    """The result of an order: each field is in exactly one of `applied` and `refused`."""
-
-    applied: dict[str, int] = {}
-    refused: dict[str, str] = {}
-
-
 class _Refusal(msgspec.Struct, frozen=True):
     error: str = ""
 
@@ -88,7 +81,7 @@ class ControlRoute:
 
     async def _apply(self, order: dict[str, int]) -> tuple[dict[str, int], dict[str, str]]:
         body = msgspec.json.encode({"knobs": order})
-        answer = await _decoded(self._client.post(CONTROL_PATH, body), ControlAnswer, "report", (200, 400))
+        answer = await _decoded(self._client.post(CONTROL_PATH, body), KnobReport, "report", (200, 400))
         if isinstance(answer, str):
             return {}, dict.fromkeys(order, answer)
         named = {field.removeprefix("knobs."): reason for field, reason in answer.refused.items()}

@@ -284,7 +284,7 @@ class AgentsConfig(Section, frozen=True):
         Seconds, doc("time one replay of all candidates may take; less of the past is replayed where it would take longer")
     ] = 2.0
     statera_period_s: Annotated[Seconds, doc("least time between two actions")] = 0.5
-    statera_epsilon: Annotated[float, doc("risk that an output is longer than its bound (Eq. 4)", gt=0, lt=1)] = 0.1
+    statera_epsilon: Annotated[float, doc("risk that an output is longer than its bound (Eq. 4)", ge=0.001, lt=1)] = 0.1
     statera_n_run_min: Annotated[int, doc("the window never goes below this", ge=1, le=4096)] = 1
     statera_law: Annotated[
         Literal["goodput", "paper"],

@@ -153,10 +153,15 @@ class Standing(NamedTuple):
 
 
 class AgentScores:
-    """Scores by agent: `lengths` (perception), `costs` (prediction), `bounds` (statera), and `windows` of statera and meta."""
+    """Scores by agent: `lengths` (perception), `costs` (prediction), `bounds` (statera), and `windows` of statera and meta.
 
-    def __init__(self, *, judging: bool = True) -> None:
+    Attributes:
+        bound_level: Share of the outputs that length bounds are to cover (1 - epsilon of Eq. 4).
+    """
+
+    def __init__(self, *, judging: bool = True, bound_level: float = LEVELS[P90]) -> None:
         self._judging = judging
+        self.bound_level = bound_level
         self.lengths = Contest(LENGTH_MARGIN, judging=judging)
         self.costs = Contest(COST_MARGIN, judging=judging)
         self.bounds = Contest(LENGTH_MARGIN, judging=judging)
@@ -213,7 +218,7 @@ class AgentScores:
         True if this changed whether length bounds may bind.
         """
         log_true, before = math.log(output_tokens), self.bounds.proven
-        level = LEVELS[P90]
+        level = self.bound_level
         self.bounds.add(pinball(log_true, _log(upper), level), pinball(log_true, _log(default), level))
         return self.bounds.proven is not before
 

@@ -38,7 +38,8 @@ TOKENS_PER_MESSAGE = 4
 """Tokens of the role and separators that a chat template puts around each message."""
 BYTES_PER_EMBEDDING = 8192
 """Assumed for a token of `prompt_embeds`: 4,096 dimensions of two bytes, as models of 8 billion parameters have."""
-INT_LIMIT = 1 << 31
+INT_LIMIT, INT_MOST = 1 << 31, (1 << 63) - 1
+"""Bounds of what the gateway counts with, and of what engines take: a larger cap or priority counts as `INT_LIMIT`, and passes as it is."""
 CACHE_KEY_LIMIT = 128
 JSON_FORMATS = ("json_object", "json_schema")
 JSON_FIELDS = ("guided_json", "structured_outputs")
@@ -211,7 +212,8 @@ def read_model(document: dict[str, Any], only_model: str = "") -> str:
 
 def read_priority(document: dict[str, Any]) -> int | None:
     """The `priority` field, None if the body has none."""
-    return _read_int(document, "priority", -INT_LIMIT, INT_LIMIT)
+    claimed = _read_int(document, "priority", -INT_MOST, INT_MOST)
+    return None if claimed is None else max(-INT_LIMIT, min(INT_LIMIT, claimed))
 
 
 def _read_previous(document: dict[str, Any]) -> str:
@@ -335,10 +337,10 @@ def _read_choices(document: dict[str, Any], prompts: int) -> int:
 
 def _read_cap(document: dict[str, Any], sequences: int, *, is_chat: bool, least: int) -> int | None:
     # For a completion, engines ignore the name that only chats have.
-    cap = _read_int(document, "max_completion_tokens", least, INT_LIMIT) if is_chat else None
+    cap = _read_int(document, "max_completion_tokens", least, INT_MOST) if is_chat else None
     if cap is None:
-        cap = _read_int(document, "max_tokens", least, INT_LIMIT)
-    return None if cap is None else max(1, cap) * sequences
+        cap = _read_int(document, "max_tokens", least, INT_MOST)
+    return None if cap is None else max(1, min(INT_LIMIT, cap)) * sequences
 
 
 def _read_least(document: dict[str, Any], cap: int | None, sequences: int) -> int:

@@ -14,6 +14,7 @@ from hmas.controller.config.derived import overrides_dir, running_agents
 from hmas.controller.config.reload import differences, fleet_change, taken
 from hmas.controller.config.schema import Config, EngineConfig
 from hmas.controller.control.agent_liveness import AgentLiveness
+from hmas.controller.control.agent_scores import AgentScores
 from hmas.controller.control.asking import Asking
 from hmas.controller.core.types import OutcomeKind
 from hmas.controller.gateway.bus_watch import BusWatch
@@ -55,6 +56,7 @@ MAX_SIDE_TASKS = 4096
 EXPORTER_CLOSE_S = 2.0
 STRANDED_EVERY_S = 1.0
 HEADS_EVERY_S = 1.0
+RESUME_MOST_S = 2.0
 log = logging.getLogger(__name__)
 
 
@@ -122,9 +124,8 @@ class Gateway:
         )
         targets = config.slo.targets()
         self.on_defaults = DispatchedOnDefaults(running_agents(config.agents), self.metrics.registry)
-        self.agents = AgentWatch(
-            self.observer, self.control, targets=targets, on_defaults=self.on_defaults, judging=config.agents.set_aside
-        )
+        scores = AgentScores(judging=config.agents.set_aside, bound_level=1.0 - config.agents.statera_epsilon)
+        self.agents = AgentWatch(self.observer, self.control, scores, targets=targets, on_defaults=self.on_defaults)
         self.liveness = AgentLiveness()
         self.manager = RequestManager(
             scheduler=self.scheduler,
@@ -175,7 +176,11 @@ class Gateway:
         """Restores the last state, reads every engine and override once, and starts the cycle."""
         await self.watch.scan(announce=True)
         if self.config.agents.enabled:
-            await self.subscriber.resume()
+            try:
+                async with asyncio.timeout(RESUME_MOST_S):
+                    await self.subscriber.resume()
+            except TimeoutError:
+                log.warning("the bus does not answer: the gateway starts without what the agents said last")
         await self.fleet.poll_all()
         self.observer.note(
             "gateway", "gateway", before="stopped", after="started", reason=f"{len(self.fleet.instances)} engines configured"
@@ -201,6 +206,7 @@ class Gateway:
         self.auth.reload(self.config.tenants)
         self.metrics.know(self.config.tenants)
         self.scheduler.set_tpot_guard(self.config.scheduler.tpot_guard)
+        self.agents.scores.bound_level = 1.0 - config.agents.statera_epsilon
         self.control.reload(self.config)
         self.failover.reload(self.config.models)
         self.membership.change(fleet.joining, fleet.leaving, source)
@@ -302,6 +308,7 @@ class Gateway:
         )
         embeddings = PassThrough(
             fleet=self.fleet,
+            charge=self.manager.charge_passing,
             auth=auth,
             bodies=bodies,
             observer=self.observer,

@@ -28,6 +28,8 @@ TYPE_OF_STATUS: Mapping[int, str] = MappingProxyType(
     }
 )
 """The `type` of an error object by status; any other status is a `server_error`."""
+CLIENT_LEFT = 499
+"""Status in logs and telemetry for a request that its client abandoned, as in nginx; it is never sent."""
 
 STREAM_END = b"data: [DONE]\n\n"
 

@@ -128,6 +128,7 @@ async def serve(
             max_connections=settings.max_connections,
             sockets=public_sockets,
         )
+        public.state.on_refused = gateway.observer.refused
         stack.push_async_callback(public.close)
         await public.start()
         operations = GatewayOperations(gateway)

@@ -47,6 +47,7 @@ class CompletionRecorder(Observer):
         """Starts empty. `label_of`: the label under which a tenant is counted; their number is bounded."""
         self._bus = bus
         self._clock = clock
+        self._started_s = clock.now_s()
         self._label_of = label_of
         self._recent: deque[Completion] = deque(maxlen=RECENT_KEPT)
         self._of_tenant: dict[str, deque[Completion]] = {}
@@ -60,6 +61,8 @@ class CompletionRecorder(Observer):
         if mine is None:
             mine = self._of_tenant[label] = deque(maxlen=TENANT_KEPT)
         mine.append(completion)
+        while mine[0].sent_s < completion.sent_s - RECENT_S:
+            mine.popleft()
 
     def recent(self) -> Recent:
         """Figures of the last minute."""
@@ -80,7 +83,8 @@ class CompletionRecorder(Observer):
     def labels(self) -> list[str]:
         """Tenants with a request that ended in the last minute. O(tenants)."""
         since_s = self._clock.now_s() - RECENT_S
-        return [label for label, mine in self._of_tenant.items() if mine and mine[-1].sent_s >= since_s]
+        self._of_tenant = {label: mine for label, mine in self._of_tenant.items() if mine and mine[-1].sent_s >= since_s}
+        return list(self._of_tenant)
 
     def tenants(self) -> dict[str, Recent]:
         """The figures of the last minute by tenant, of those with a request that ended in it. O(n log n) in these requests."""
@@ -90,7 +94,8 @@ class CompletionRecorder(Observer):
 
     def good_rps(self) -> dict[str, float]:
         """Requests within their targets per second, of the last minute, by the instance that served them."""
-        window_s = _window_s(self._recent, self._clock.now_s())
+        now_s = self._clock.now_s()
+        window_s = max(1.0, min(_window_s(self._recent, now_s), now_s - self._started_s))
         met = Counter(item.instance for item in self._recent if item.slo_met)
         return {instance: number / window_s for instance, number in met.items()}
 

@@ -50,25 +50,35 @@ class Metrics(Observer):
         histogram = partial(Histogram, registry=registry)
         _describe_process(registry)
         self._known = set(tenants)
-        self._tenant_labels: dict[str, str] = {}
+        self._others: set[str] = set()
         self.requests = counter("hmas_requests", "Requests that ended, by outcome.", ["tenant", "outcome"])
         self.slo_met = counter("hmas_slo_met_requests", "Requests that met both of their targets.", ["tenant"])
-        self._refused = counter("hmas_refused_requests", "Requests answered with an error before they were queued, by its code.", ["code"])
+        self._refused = counter(
+            "hmas_refused_requests",
+            "Requests answered with an error of the gateway instead of being sent to an engine, by its code.",
+            ["code"],
+        )
         self.tokens = counter(
             "hmas_tokens",
             "Tokens of requests that got an answer or a part of one, by direction (prompt tokens are estimates).",
             ["direction"],
         )
         self.tenant_tokens = counter(
-            "hmas_tenant_tokens", "Tokens of requests that were served, by tenant and direction.", ["tenant", "direction"]
+            "hmas_tenant_tokens",
+            "Tokens of requests that got an answer or a part of one, by tenant and direction.",
+            ["tenant", "direction"],
         )
         self._of_tenant: dict[str, _OfTenant] = {}
-        self.jain = gauge("hmas_fairness_jain_ratio", "Jain's index over tenants' service by weight, last minute.")
-        self.max_min = gauge("hmas_fairness_max_min_ratio", "Worst over best of tenants' service by weight, last minute.")
+        self.jain = gauge(
+            "hmas_fairness_jain_ratio", "Jain's index over tenants' service by weight, newest 1,000 requests of the last minute."
+        )
+        self.max_min = gauge(
+            "hmas_fairness_max_min_ratio", "Worst over best of tenants' service by weight, newest 1,000 requests of the last minute."
+        )
         self._prompt_tokens, self._output_tokens = self.tokens.labels("prompt"), self.tokens.labels("output")
         self.ttft = histogram("hmas_ttft_seconds", "Arrival to first token.", ["tenant"], buckets=LATENCY_S)
         self.tpot = histogram("hmas_tpot_seconds", "Time per output token after the first.", ["tenant"], buckets=TPOT_S)
-        self.duration = histogram("hmas_request_duration_seconds", "Arrival to end.", buckets=LATENCY_S)
+        self.duration = histogram("hmas_request_duration_seconds", "Arrival to end, of completed requests.", buckets=LATENCY_S)
         self.queue_wait = histogram("hmas_queue_wait_seconds", "Arrival to dispatch.", ["tenant"], buckets=LATENCY_S)
         self.overhead = histogram(
             "hmas_gateway_overhead_seconds",
@@ -85,7 +95,7 @@ class Metrics(Observer):
         self.passing = gauge(
             "hmas_passthrough_in_flight_requests", "Requests that are not queued, sent and not answered yet.", ["instance"]
         )
-        self.retries = counter("hmas_retries", "Requests sent a second time, because the first send had failed.")
+        self.retries = counter("hmas_retries", "Requests that waited for a second send, because the first had failed.")
         self.engine_errors = counter("hmas_engine_errors", "Failures of engines, by instance.", ["instance"])
         self.agent_faults = counter("hmas_agent_messages_rejected", "Messages of agents that were out of range, by agent.", ["agent"])
         self.policy_switches = counter("hmas_policy_switches", "Changes of the queueing policy.")
@@ -135,12 +145,12 @@ class Metrics(Observer):
 
     def tenant_label(self, tenant: str) -> str:
         """The label of a tenant; beyond the bound it is `other`."""
-        label = self._tenant_labels.get(tenant)
-        if label is None:
-            if tenant not in self._known and len(self._tenant_labels) >= MAX_TENANT_LABELS:
-                return OTHER
-            label = self._tenant_labels[tenant] = tenant
-        return label
+        if tenant in self._known or tenant in self._others:
+            return tenant
+        if len(self._others) >= MAX_TENANT_LABELS:
+            return OTHER
+        self._others.add(tenant)
+        return tenant
 
     def ended(self, completion: Completion) -> None:
         """See `Observer.ended`."""

@@ -35,7 +35,7 @@ def trace_report(trace: RequestTrace, traces: RequestTraces, *, position: int | 
     end_s = now_s if completion is None else completion.sent_s
     waits = completion is None and len(attempts) <= len(trace.failures)
     queue_until_s = attempts[-1].queue.at_s if attempts and not waits else end_s
-    waited_for = _waited_for(trace, attempts[-1].queue if attempts else traces.queue(request.model, now_s))
+    waited_for = _waited_for(trace, attempts[-1].queue if attempts else trace.left or traces.queue(request.model, now_s))
     return {
         "id": request.id,
         "client_id": trace.client_request_id if trace.client_request_id != request.id else None,
@@ -80,7 +80,8 @@ def _after_ms(trace: RequestTrace, at_s: float) -> float:
 
 def _slo(trace: RequestTrace) -> dict[str, Any]:
     """The declared targets, and those that applied: a target that the client did not declare is inferred from its task."""
-    declared, last = trace.declared, trace.estimates[-1][1]
+    # The scheduler may have raised targets that were not declared.
+    declared, last = trace.declared, trace.estimates[-1][1] if trace.entry is None else trace.entry.estimates
     return {
         "declared": {"ttft_ms": declared.ttft_ms, "tpot_ms": declared.tpot_ms},
         "active": to_builtins(last.slo),
@@ -104,10 +105,9 @@ def _history(trace: RequestTrace, traces: RequestTraces, until_s: float) -> list
 
 
 def _waited_for(trace: RequestTrace, last: QueueSample) -> dict[str, int]:
-    """How often each reason held it back. A request that was refused or dropped while it waited was not held by the state of the queue."""
+    """How often each reason held it back, until it was dispatched, was dropped, or now."""
     counts = dict(trace.entry.held or {}) if trace.entry is not None else {}
-    if trace.attempts or trace.completion is None:
-        counts |= {FULL: last.full - trace.arrival.full, DOWN: last.down - trace.arrival.down}
+    counts |= {FULL: last.full - trace.arrival.full, DOWN: last.down - trace.arrival.down}
     return {reason: count for reason, count in counts.items() if count > 0}
 
 

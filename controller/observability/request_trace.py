@@ -74,6 +74,7 @@ class RequestTrace:
         estimates: The estimates with their times, in the order in which they were received.
         arrival: The state of the queue at its arrival.
         failures: Why each attempt failed, in their order; the last attempt has none if it succeeded.
+        left: The state of the queue when it was dropped while it waited.
         previous: The id of an earlier request with the same client id.
     """
 
@@ -86,6 +87,7 @@ class RequestTrace:
     attempts: list[DispatchAttempt] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     completion: Completion | None = None
+    left: QueueSample | None = None
     previous: str = ""
 
 
@@ -192,6 +194,8 @@ class RequestTraces(Observer):
         trace = self._by_id.get(completion.request_id)
         if trace is not None:
             trace.completion = completion
+            if not trace.attempts:
+                trace.left = self.queue(trace.request.model, completion.sent_s)
             entry = trace.entry
             if entry is not None and (entry.estimates.alone or entry.request is not trace.request):
                 trace.entry = dataclasses.replace(entry, request=trace.request, estimates=_brief(entry.estimates))

@@ -60,11 +60,16 @@ def tenant_figures(
     `recent` is by label, since tenants beyond a bound share `other`; tenants with an override count as `configured`.
     """
     by_label: dict[str, TenantLoad] = {}
+    # Several tenants may share a label.
+    weight_under: dict[str, float] = {}
     for tenant, load in loads.items():
         label = label_of(tenant)
+        weight_under[label] = weight_under.get(label, 0.0) + weight_of(tenant)
         by_label[label] = by_label[label].plus(load) if label in by_label else load
     names = sorted({*configured, *recent, *by_label})
-    asking = {name: weight_of(name) for name in names if name in by_label or (name in recent and recent[name].ended)}
+    asking = {
+        name: weight_under.get(name) or weight_of(name) for name in names if name in by_label or (name in recent and recent[name].ended)
+    }
     weights = sum(asking.values())
     rates = {name: one.service / one.window_s for name, one in recent.items()}
     served = sum(rates.values())

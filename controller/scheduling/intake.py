@@ -40,7 +40,7 @@ class QueueAdmission:
         metered = request.tenant in self._tenancy.metered
         over = self._tenancy.over_quota(request, estimates, now_s) if metered else None
         if over is not None:
-            return endings.over_quota(request, over)
+            return endings.over_quota(request.tenant, over)
         full = self._tenancy.over_waiting(request)
         if full is not None:
             return endings.tenant_queue_full(request, full, self.retry_after_s(request.model, now_s))

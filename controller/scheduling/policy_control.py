@@ -14,6 +14,8 @@ from hmas.controller.scheduling.instances.running import Running, TokenSource
 from hmas.controller.scheduling.instances.speed import InstanceSpeed
 from hmas.controller.scheduling.policies.registry import GUARD, check_parameters, own_parameters
 from hmas.controller.scheduling.queue.wait_queue import WaitQueue
+from hmas.controller.scheduling.refusals import over_quota
+from hmas.controller.scheduling.results import Refusal
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.engines.base import EngineSnapshot
 
@@ -163,7 +165,7 @@ class PolicyControl:
                 raise SchedulingError(f"weight of tenant {tenant!r} is {weight!r}; allowed: more than 0")
         self._weights.update(weights)
         if weights:
-            self._wait_queue.reweigh()
+            self._wait_queue.reweigh(weights)
 
     def set_limits(self, tenant: str, limits: TenantLimits, now_s: float) -> None:
         """Sets quotas, share and cap of a tenant, `NO_LIMITS` for none. O(running + waiting).
@@ -173,6 +175,11 @@ class PolicyControl:
         """
         running = sum(run.entry.request.sequences for run in self._running.values() if run.entry.request.tenant == tenant)
         self.tenancy.set_limits(tenant, limits, running, now_s)
+
+    def take_request(self, tenant: str, now_s: float) -> Refusal | None:
+        """Counts a request that does not wait in the queue; returns a refusal if the tenant has used up its requests per minute."""
+        over = self.tenancy.take_request(tenant, now_s)
+        return None if over is None else over_quota(tenant, over)
 
     def set_draining(self, instance: str, draining: bool) -> None:
         """Stops or resumes dispatches to an instance; requests in flight stay.
@@ -270,9 +277,9 @@ class PolicyControl:
             SchedulingError: Unknown instance.
         """
         instance = self._instance(snapshot.engine)
-        if not snapshot.healthy and instance.engine is not None and instance.engine.healthy:
-            self._planner.routers.left(instance.name)
         if instance.observe(snapshot):
+            # It may have been restarted. A shorter gap may be one lost connection, and says nothing about its cache.
+            self._planner.routers.left(instance.name)
             self._wait_queue.forgive(instance.name)
         if not snapshot.healthy:
             self._binding.changed(instance.name)

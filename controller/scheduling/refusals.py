@@ -52,10 +52,14 @@ def ended_running(run: Running, kind: OutcomeKind, now_s: float, output_tokens: 
     each = tokens / run.sequences
     total_ms = 1000.0 * (now_s - request.arrival_s)
     ttft_ms = service_ttft_ms = tpot_ms = -1.0
-    if run.first_s is not None:
-        ttft_ms = 1000.0 * (run.first_s - request.arrival_s)
-        service_ttft_ms = 1000.0 * (run.first_s - run.dispatched_s)
-        if each >= 2.0:
+    first_s = run.first_s
+    if first_s is None and request.stream and kind is OutcomeKind.COMPLETED:
+        # A stream without text, such as an answer that ends at once: its end is all that its client waits for.
+        first_s = now_s
+    if first_s is not None:
+        ttft_ms = 1000.0 * (first_s - request.arrival_s)
+        service_ttft_ms = 1000.0 * (first_s - run.dispatched_s)
+        if each >= 2.0 and run.first_s is not None:
             tpot_ms = 1000.0 * (run.last_s - run.first_s) / (each - 1.0)
     met = slo_met(ttft_ms, tpot_ms, slo) if request.stream else tokens > 0 and total_ms <= whole_due_ms(each, slo)
     return Ended(
@@ -133,10 +137,10 @@ def queue_full(queued: int, limit: int, retry_after_s: float) -> Refusal:
     return _rejected(429, "queue_full", f"{queued} requests are waiting and the limit is {limit}; try again later", retry_after_s)
 
 
-def over_quota(request: Request, over: OverQuota) -> Refusal:
+def over_quota(tenant: str, over: OverQuota) -> Refusal:
     """429: the tenant has used up its quota per minute. The wait lasts until its bucket holds enough, however long that is."""
     message = (
-        f"tenant {request.tenant!r} has used up its quota of {over.limit} {over.what} per minute; "
+        f"tenant {tenant!r} has used up its quota of {over.limit} {over.what} per minute; "
         f"it will hold enough for this request in {over.wait_s:.1f} s"
     )
     return _rejected(429, "tenant_quota", message, over.wait_s)

@@ -4,8 +4,9 @@ from typing import Literal
 
 import msgspec
 
-BODY_BYTES_WAITING_MOST = 512 << 20
-"""Most bytes that the bodies of a tenant's waiting requests may have together, where nothing else is set: 32 of the largest bodies."""
+BODY_BYTES_WAITING_MOST = 128 << 20
+"""Most bytes that the bodies of a tenant's waiting requests may have together, where nothing else is set: eight of the largest bodies, a
+quarter of what the gateway holds of all tenants."""
 
 
 class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +57,9 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     headroom: float = 0.0
 
 
-SHIPPED = SchedulerSettings(late_service_share=0.5, late_confidence=0.5, overdue_wait_s=15.0, tpot_guard=0.7, headroom=3.0)
+SHIPPED = SchedulerSettings(
+    queue_limit=6_000, late_service_share=0.5, late_confidence=0.5, overdue_wait_s=15.0, tpot_guard=0.7, headroom=3.0
+)
 """The settings of a gateway with an empty configuration. With `SchedulerSettings()` only the fence and deadlines limit requests."""
 
 

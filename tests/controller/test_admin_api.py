@@ -69,6 +69,9 @@ async def test_forcing_and_releasing_knobs(tmp_path: Path):
         assert (knobs["sim-1"]["n_run"]["value"], knobs["sim-2"]["n_run"]["value"]) == (5, 2)
         assert knobs["sim-2"]["token_budget"]["value"] == 100
         await eventually(lambda: rig.sims[1].model.snapshot("x", 0).max_num_seqs == 2)
+        await call(client.force_knobs, "sim-2", token_budget=90)
+        (held,) = (item for item in (await call(client.knobs))["instances"] if item["name"] == "sim-2")
+        assert (held["n_run"]["value"], held["token_budget"]["value"]) == (2, 90), "what is not named again stays"
         assert (await call(client.release_knobs, "sim-2"))["released"]
         knobs = {item["name"]: item for item in (await call(client.knobs))["instances"]}
         assert knobs["sim-2"]["n_run"]["value"] == 5

@@ -129,6 +129,11 @@ def test_bounds_count_once_they_have_proven_right_and_not_where_they_are_far_too
     verdicts = [scores.bounded(310.0, 300.0, 120) for _ in range(PROOF_LEAST)]
     assert verdicts == [False] * (PROOF_LEAST - 1) + [True]
     assert scores.bounds.proven
+    careful, usual = AgentScores(bound_level=0.98), AgentScores()
+    for number in range(2 * WINDOW):
+        for scores in (careful, usual):
+            scores.bounded(900.0, 300.0, 120 if number % 50 else 900)
+    assert (careful.bounds.proven, usual.bounds.proven) == (True, False), "two in a hundred are longer than without the bound"
     absurd = AgentScores()
     assert not any(absurd.bounded(16_000.0, 300.0, 120) for _ in range(WINDOW - 1))
     assert not absurd.bounds.proven

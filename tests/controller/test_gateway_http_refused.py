@@ -80,13 +80,16 @@ BAD_CHUNKS = {
 @pytest.mark.parametrize("case", REFUSED)
 async def test_what_is_ambiguous_is_refused_and_ends_the_connection(case: str):
     data, status = REFUSED[case]
+    counted: list[str] = []
     async with serving() as http, http.client() as client:
+        http.server.state.on_refused = counted.append
         client.send(data + SMUGGLED)
         answer = await client.answer()
         assert await client.closed()
         assert http.seen == []
     assert answer.status == status
     assert answer.code in {"malformed_http", "unsupported_coding", "unsupported_version"}
+    assert counted in ([answer.code], []), "those of a body reach the handler, which counts them"
     assert answer.headers["connection"] == "close"
 
 

@@ -42,6 +42,16 @@ async def test_two_that_write_the_same_override_at_once_do_not_disturb_each_othe
         assert watch.held == {}
 
 
+async def test_one_that_has_expired_may_name_an_engine_that_has_left(tmp_path: Path):
+    gone = '{"version": 1, "author": "a", "reason": "r", "expires": "2020-01-01T00:00:00Z", "engines": {"gpu-9": {"drain": true}}}'
+    async with running(tmp_path) as rig:
+        rig.overrides.mkdir(exist_ok=True)
+        (rig.overrides / "old.json").write_text(gone)
+        put_file(rig.overrides, b"new.json", "r")
+        await eventually(lambda: rig.gateway.scheduler.policy == "sjf")
+        assert rig.gateway.watch.errors == {}
+
+
 async def test_a_file_whose_name_or_text_cannot_be_sent_stops_no_other(tmp_path: Path):
     async with running(tmp_path) as rig:
         for name, reason in ((b"bad\xff.json", "r"), (b"half.json", r"\ud83d"), (b"good.json", "r")):

@@ -11,6 +11,7 @@ from gateway_kit import FAST, MODEL, Rig, eventually, key_hash, running
 
 from hmas.controller.config.schema import SchedulerConfig
 from hmas.controller.config.section import TenantConfig
+from hmas.controller.gateway.requests import embeddings
 from hmas.controller.gateway.requests.response_headers import ratelimit_headers
 from hmas.controller.scheduling.admission.quotas import RateState
 
@@ -45,6 +46,25 @@ async def test_a_used_up_quota_gets_429_with_the_time_at_which_it_fits(tmp_path:
     assert 'hmas_tenant_tokens_total{direction="output",tenant="acme"} 5.0' in metrics
     assert "hmas_fairness_jain_ratio 1.0" in metrics
     assert status["fairness"]["jain"] == 1.0
+
+
+async def test_embeddings_count_in_the_requests_per_minute_and_no_tenant_takes_all_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    headers = {"x-gateway-inference-fairness-id": "zeta"}
+    document = {"model": MODEL, "input": "words"}
+    async with running(tmp_path, tenants=TENANTS) as rig:
+        answers = [await rig.post(document, "/v1/embeddings", headers=headers) for _ in range(3)]
+        chat = await rig.post(ask(), headers=headers)
+        counted = await rig.post(ask(), "/v1/messages/count_tokens", headers=headers)
+        monkeypatch.setattr(embeddings, "MAX_PASSING_EACH", 0)
+        full = await rig.post(document, "/v1/embeddings")
+        metrics = (await rig.get("/metrics")).body.decode()
+    assert [answer.status for answer in answers] == [200, 200, 429]
+    assert (answers[2].error["code"], chat.status) == ("tenant_quota", 429)
+    assert "2 requests per minute" in answers[2].error["message"]
+    assert counted.status == 200
+    assert (full.status, full.error["code"]) == (429, "too_many_requests")
+    assert "of tenant" in full.error["message"]
+    assert 'hmas_passthrough_requests_total{status="429"} 2.0' in metrics
 
 
 def held(expires_s: float | None = None, **limits: float) -> bytes:

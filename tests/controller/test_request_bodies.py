@@ -87,6 +87,14 @@ def test_long_texts_are_cut():
     assert (call.question_chars, call.prompt_chars) == (9000, 36000)
 
 
+def test_priorities_and_caps_may_be_as_large_as_engines_take_them():
+    document = {"model": "m", "prompt": "x", "priority": 1_764_547_200_000, "max_tokens": 2**53 - 1}
+    call = read_call(COMPLETIONS, document)
+    assert (call.priority, call.max_output_tokens) == (1 << 31, 1 << 31)
+    with pytest.raises(BodyError, match="priority"):
+        read_call(COMPLETIONS, document | {"priority": 1 << 63})
+
+
 def test_bad_bodies_name_the_field():
     with pytest.raises(BodyError, match=r"messages\[1\]\.content is 5; allowed: a text") as caught:
         chat(("user", "x"), ("user", 5))

@@ -98,8 +98,8 @@ def test_whole_numbers_beyond_64_bits_are_shown_whole():
         assert f"priority is {shown}" in str(error)
         assert " (beyond 64 bits); allowed: a whole number from" in str(error)
         assert len(str(error)) < 200
-    small = refusal(CHAT, chat(priority=2.0**40))
-    assert "priority is 1099511627776.0; allowed" in str(small)
+    small = refusal(CHAT, chat(n=2.0**40))
+    assert "n is 1099511627776.0; allowed" in str(small)
 
 
 def test_answers_are_counted_over_all_prompts():

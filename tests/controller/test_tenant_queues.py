@@ -337,17 +337,38 @@ def test_a_tenant_that_floods_is_ordered_by_itself_until_it_asks_for_less_than_i
     assert accounts.own == set()
 
 
+def test_a_lowered_weight_does_not_outlive_its_end():
+    accounts = TenantAccounts()
+    queues = TenantQueues(make_policy("fcfs"), accounts)
+    accounts.separate(["a", "b"], 0.0)
+    for number in range(40):
+        for tenant in ("a", "b"):
+            one = entry(10 * number + (tenant == "b"), tenant)
+            one.weight = 0.01 if tenant == "b" else 1.0
+            accounts.asks(one, 0.0)
+            queues.push(one, 0.0)
+    accounts.reweigh({"b": 0.01})
+    served = [known(queues.pop(0.0)).request.tenant for _ in range(4)]
+    assert served.count("b") == 1
+    for one in queues.entries():
+        one.weight = 1.0
+    accounts.reweigh({"b": 1.0})
+    assert {name: demand.weight for name, demand in accounts.watch.demands.items()} == {"a": 1.0, "b": 1.0}
+    then = [known(queues.pop(0.0)).request.tenant for _ in range(8)]
+    assert 3 <= then.count("b") <= 5, "what it got with the low weight is no debt"
+
+
 @pytest.mark.parametrize("gets", [True, False])
 def test_a_request_that_ends_after_its_tenant_got_or_gave_up_a_queue_of_its_own_frees_its_lane(gets: bool):
     accounts = TenantAccounts()
     queues = TenantQueues(make_policy("two-lane", {"threshold_ms": 100_000.0, "fast_running": 1.0}), accounts)
     if not gets:
-        accounts.separate("a", 0.0)
+        accounts.separate(["a"], 0.0)
     for ran in (entry(0, "b"), entry(1, "a")):
         queues.push(ran, 0.0)
     popped = [known(queues.pop(0.0)) for _ in range(2)]
     if gets:
-        accounts.separate("a", 0.0)
+        accounts.separate(["a"], 0.0)
     else:
         accounts.own.discard("a")
     for ran in popped:

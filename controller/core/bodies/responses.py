@@ -6,7 +6,7 @@ from hmas.controller.core.body_bounds import MESSAGES_MOST, bounded_int, bounded
 from hmas.controller.core.errors import BodyError
 
 RESPONSES = "/v1/responses"
-MAX_CAP = 1 << 31
+MAX_CAP = (1 << 63) - 1
 
 
 def chat_of_response(document: dict[str, Any]) -> dict[str, Any]:

@@ -55,10 +55,10 @@ class AgentWatch:
     """The scores of all agents, over all requests."""
 
     def __init__(
-        self, observer: Observers, control: Control, *, targets: TargetTable, on_defaults: DispatchedOnDefaults, judging: bool = True
+        self, observer: Observers, control: Control, scores: AgentScores, *, targets: TargetTable, on_defaults: DispatchedOnDefaults
     ) -> None:
-        """`targets`: those of requests that declare none; `judging`: whether answers are set aside, else all of them count."""
-        self.scores = AgentScores(judging=judging)
+        """`targets`: those of requests that declare none."""
+        self.scores = scores
         self._observer = observer
         self._control = control
         self._targets = targets

@@ -81,6 +81,8 @@ class Control:
         for name, directive in self.directives.instances.items():
             scheduler.set_controls(name, directive.controls)
             fleet.set_controls(name, directive.controls)
+        # Agents hear of the weights in the scheduler's snapshots.
+        scheduler.set_weights(self.directives.weights)
 
     def weight_of(self, tenant: str) -> float:
         """The tenant's active weight."""

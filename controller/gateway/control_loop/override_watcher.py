@@ -65,7 +65,8 @@ class OverrideWatch:
             errors = {error.file: error.message for error in result.errors}
             held: dict[str, Override] = {}
             for override in result.overrides:
-                faults = self._control.faults(override)
+                # One that has expired may name an engine that has left since.
+                faults = self._control.faults(override) if override.active(now_s) else []
                 if not faults:
                     held[override.id] = override
                     continue

@@ -29,6 +29,7 @@ LINGER_S = 2.0
 connection, and the client would lose the answer before reading it."""
 
 MAX_HEAD_BYTES = 16_384
+TOO_MANY = "too_many_connections"
 MAX_TURNED_AWAY = 256
 """Connections over the limit that still get a 503. Any further ones are closed without an answer."""
 
@@ -42,11 +43,16 @@ log = logging.getLogger(__name__)
 Handler = Callable[[HttpRequest, Responder], Awaitable[None]]
 
 
+def _unheard(_code: str) -> None:
+    return
+
+
 class ServerState:
     """State shared by all connections of a server.
 
     Attributes:
         handler: Serves a request.
+        on_refused: Called with the code of each error with which a connection ends before a request of it is served.
         max_body_bytes, max_connections: The configured limits.
         body_memory: Counts the bytes of all bodies that are held.
         now_s: The loop's time at the last round of the server's watch, which is exact enough for time-outs.
@@ -56,6 +62,7 @@ class ServerState:
 
     def __init__(self, handler: Handler, *, max_body_bytes: int, max_body_bytes_total: int, max_connections: int) -> None:
         self.handler = handler
+        self.on_refused: Callable[[str], None] = _unheard
         self.max_body_bytes = max_body_bytes
         self.body_memory = BodyMemory(max_body_bytes_total, max_body_bytes)
         self.max_connections = max_connections
@@ -127,10 +134,11 @@ class ClientConnection(asyncio.Protocol):
         self.due_s = server.now_s + KEEPALIVE_S
         excess = len(server.connections) - server.max_connections
         if excess > MAX_TURNED_AWAY:
+            server.on_refused(TOO_MANY)
             self.transport.abort()
         elif excess > 0:
             text = f"{server.max_connections} connections are open, the configured limit"
-            self._refuse(ApiError(503, "too_many_connections", text, retry_after_s=1))
+            self._refuse(ApiError(503, TOO_MANY, text, retry_after_s=1))
 
     def data_received(self, data: bytes) -> None:
         """Takes bytes of a request, or of several."""
@@ -366,6 +374,7 @@ class ClientConnection(asyncio.Protocol):
         transport = self.transport
         if transport is None:
             return
+        self._server.on_refused(error.code)
         body = error.body()
         framing = f"content-length: {len(body)}\r\nconnection: close\r\n"
         transport.write(answer_head(error.status, error.response_headers(), framing, self._server.common_headers) + body)

@@ -131,7 +131,9 @@ class Fleet(ServedModels):
         for_s = min(float(retry_after), AVOID_MOST_S) if retry_after.isdecimal() else AVOID_S
         instance.avoid_until_s = max(instance.avoid_until_s, self._clock.now_s() + for_s)
         if name not in self._avoided:
-            self._observer.note("engine.avoided", name, after=f"not preferred for {for_s:g} s", reason=reason, severity="warning")
+            self._observer.note(
+                "engine.avoided", name, after=f"not preferred until it has refused none for {for_s:g} s", reason=reason, severity="warning"
+            )
             self._set_avoided(self._avoided | {name})
 
     def _set_avoided(self, names: frozenset[str]) -> None:
@@ -212,6 +214,9 @@ class Fleet(ServedModels):
         self._record(instance, snapshot)
         self._give_up(instance, snapshot)
         if instance.name in self._avoided and self._clock.now_s() >= instance.avoid_until_s:
+            self._observer.note(
+                "engine.avoided", instance.name, before="not preferred", after="as the others", reason="it refused none lately"
+            )
             self._set_avoided(self._avoided - {instance.name})
         if snapshot.healthy:
             await self._keep_knobs(instance, snapshot)

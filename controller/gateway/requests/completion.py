@@ -14,7 +14,7 @@ from hmas.controller.control.estimates import Declared
 from hmas.controller.core.request_body import Call
 from hmas.controller.core.slo import TargetTable
 from hmas.controller.core.types import DEFAULT_IMPORTANCE, EngineCached, OutcomeKind, Request, Slo, TaskType
-from hmas.controller.gateway.errors import ApiError, without_addresses
+from hmas.controller.gateway.errors import CLIENT_LEFT, ApiError, without_addresses
 from hmas.controller.gateway.http.transport import HttpRequest, Responder
 from hmas.controller.gateway.instances.failover import Failover
 from hmas.controller.gateway.instances.monitor import Fleet
@@ -32,8 +32,6 @@ from hmas.engines.errors import AnswerBroken, AnswerTooLarge, EngineError, Engin
 
 ERROR_WRITE_S = 2.0
 """How long a slow client is waited for if only an error is left to send."""
-CLIENT_LEFT = 499
-"""Status in logs and telemetry for a request that its client abandoned, as in nginx; it is never sent."""
 Failure = tuple[EngineError, str, float]
 """How an instance failed a request, its name, and when it got the request."""
 log = logging.getLogger(__name__)
@@ -247,6 +245,8 @@ class CompletionHandler:
         manager = self._manager
         tokens, cached = answer.output_tokens, answer.cached_tokens
         if answer.engine_error:
+            self._observer.engine_failed(live.request, live.instance, answer.engine_error, self._clock.now_s())
+            log.warning("engine %s failed: %s", live.instance, answer.engine_error, extra={"request_id": live.request.id})
             manager.end(live, OutcomeKind.FAILED, 200, f"engine error in the stream: {answer.engine_error}", output_tokens=tokens)
         elif answer.status >= 400:
             manager.end(live, OutcomeKind.REJECTED, answer.status, f"the engine refused it: {answer.refusal}")

@@ -2,9 +2,11 @@
 
 import asyncio
 import os
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
-from hmas.controller.gateway.errors import ApiError, without_addresses
+from hmas.controller.gateway.errors import CLIENT_LEFT, ApiError, without_addresses
 from hmas.controller.gateway.http.transport import HttpRequest, Responder
 from hmas.controller.gateway.instances.monitor import Fleet, Instance
 from hmas.controller.gateway.instances.stall import patience_s
@@ -18,7 +20,8 @@ from hmas.controller.observability.observer import Observers
 from hmas.engines.base import EngineResponse
 from hmas.engines.errors import AnswerTooLarge, EngineError, EngineSilent, StaleConnection
 
-MAX_PASSING = 1024
+MAX_PASSING, MAX_PASSING_EACH = 1024, 768
+"""Most requests in progress, of all tenants and of one."""
 BYTES_PER_TOKEN = 4
 """About this many bytes of a body are a token: long inputs get more time."""
 Refused = tuple[Instance, Answer, float]
@@ -30,20 +33,30 @@ class PassThrough:
 
     A model that it does not name is written into it, and a priority that its tenant may not claim is replaced.
 
-    Authentication, the model check and the time limit are those of scheduled requests; the number in progress is bounded. Such answers
-    take little time, so an engine that does not begin one within `head_timeout_s` hangs, and the request has failed there.
+    Authentication, the model check, the requests per minute (but of counts of tokens) and the time limit are those of scheduled requests;
+    the number in progress is bounded, that of a tenant too. Such answers take little time, so an engine that does not begin one within
+    `head_timeout_s` hangs, and the request has failed there.
     """
 
     def __init__(
-        self, *, fleet: Fleet, auth: Authenticator, bodies: BodyParser, observer: Observers, timeout_s: float, head_timeout_s: float
+        self,
+        *,
+        fleet: Fleet,
+        charge: Callable[[str], None],
+        auth: Authenticator,
+        bodies: BodyParser,
+        observer: Observers,
+        timeout_s: float,
+        head_timeout_s: float,
     ) -> None:
         self._fleet = fleet
+        self._charge = charge
         self._observer = observer
         self._auth = auth
         self._bodies = bodies
         self._timeout_s = timeout_s
         self._head_timeout_s = head_timeout_s
-        self._passing = 0
+        self._passing: Counter[str] = Counter()
 
     async def serve(self, http: HttpRequest, out: Responder) -> None:
         """Serves one request to its end.
@@ -64,9 +77,14 @@ class PassThrough:
         to_engine = {**claims.trace_headers, **forwarded(http.headers, api_of(http.path).forwarded)}
         arrival_s = self._fleet.now_s()
         try:
-            instance, answer = await self._answered(model, http.path, body, to_engine, out)
+            self._fleet.require_model(model)
+            with self._admitted(identity.tenant, http.path):
+                instance, answer = await self._answered(model, http.path, body, to_engine, out)
         except ApiError as error:
             self._observer.passed_through(error.status, self._fleet.now_s() - arrival_s)
+            raise
+        except asyncio.CancelledError:
+            self._observer.passed_through(CLIENT_LEFT, self._fleet.now_s() - arrival_s)
             raise
         self._observer.passed_through(answer.status, self._fleet.now_s() - arrival_s)
         headers = {"content-type": answer.content_type, "x-request-id": answer_id(http.headers), "x-hmas-instance": instance.name}
@@ -74,23 +92,40 @@ class PassThrough:
             headers["retry-after"] = answer.retry_after[:64] or "1"
         out.send(answer.status, {**headers, **(answer.headers or {})}, answer.body)
 
+    @contextmanager
+    def _admitted(self, tenant: str, path: str) -> Iterator[None]:
+        """Counts a request while it is in progress.
+
+        Raises:
+            ApiError: 429 if too many are, of the tenant or of all, or if the tenant has used up its requests per minute.
+        """
+        for count, most, whose in (
+            (self._passing.total(), MAX_PASSING, ""),
+            (self._passing[tenant], MAX_PASSING_EACH, f" of tenant {tenant!r}"),
+        ):
+            if count >= most:
+                raise ApiError(429, "too_many_requests", f"{most} pass-through requests{whose} are in progress already", retry_after_s=1)
+        if path not in FRONT_END:
+            self._charge(tenant)
+        self._passing[tenant] += 1
+        try:
+            yield
+        finally:
+            self._passing[tenant] -= 1
+            if not self._passing[tenant]:
+                del self._passing[tenant]
+
     async def _answered(self, model: str, path: str, body: bytes, headers: dict[str, str], out: Responder) -> tuple[Instance, Answer]:
         """Gets an engine's answer.
 
         Raises:
             ApiError: No engine could answer.
         """
-        self._fleet.require_model(model)
-        if self._passing >= MAX_PASSING:
-            raise ApiError(429, "too_many_requests", f"{MAX_PASSING} pass-through requests are in progress already", retry_after_s=1)
-        self._passing += 1
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await self._send_to_any(model, path, body, headers, out)
         except TimeoutError:
             raise ApiError(504, "deadline_exceeded", f"no answer within {self._timeout_s:g} s", retry_after_s=1) from None
-        finally:
-            self._passing -= 1
 
     async def _send_to_any(self, model: str, path: str, body: bytes, headers: dict[str, str], out: Responder) -> tuple[Instance, Answer]:
         tried: set[str] = set()

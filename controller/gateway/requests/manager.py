@@ -87,6 +87,20 @@ class RequestManager:
         """What the hashes of a prompt's blocks begin with, so that tenants share none; None where no router reads them."""
         return tenant if self._scheduler.wants_blocks else None
 
+    def charge_passing(self, tenant: str) -> None:
+        """Counts a request that passes the queue by.
+
+        Raises:
+            ApiError: 429 if its tenant has used up its requests per minute.
+        """
+        now_s = self._clock.now_s()
+        if (refusal := self._scheduler.take_request(tenant, now_s)) is not None:
+            raise self._refused(refusal, tenant, now_s)
+
+    def _refused(self, refusal: Refusal, tenant: str, now_s: float) -> ApiError:
+        headers = ratelimit_headers(self._scheduler.rates(tenant, now_s))
+        return ApiError(refusal.status, refusal.code, refusal.message, retry_after_s=refusal.retry_after_s or None, headers=headers)
+
     def admit(self, live: ActiveRequest) -> None:
         """Queues a request; it may be dispatched before this returns.
 
@@ -101,8 +115,7 @@ class RequestManager:
         if isinstance(entry, Refusal):
             ended = ended_refused(request, estimates, entry, self._scheduler.policy, now_s)
             self._record(completion_for(None, ended, entry.status, entry.message, now_s=now_s))
-            headers = ratelimit_headers(self._scheduler.rates(request.tenant, now_s))
-            raise ApiError(entry.status, entry.code, entry.message, retry_after_s=entry.retry_after_s or None, headers=headers)
+            raise self._refused(entry, request.tenant, now_s)
         self._observer.queued(entry)
         live.entry = entry
         live.queued_s = now_s
@@ -195,6 +208,7 @@ class RequestManager:
             self._retried.pop(live.request.id, None)
             self._settle()
             refusal = one.refusal
+            self._observer.refused(refusal.code)
             self._record(completion_for(_cost(live), one.ended, refusal.status, refusal.message, now_s=now_s))
             live.drop(Ending(refusal.kind, refusal.status, refusal.code, refusal.message, retry_after_s=refusal.retry_after_s or None))
 

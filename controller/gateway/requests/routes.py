@@ -76,7 +76,9 @@ class PublicRoutes:
             return
         except Exception:
             log.exception("serving %s %s failed", http.method, http.path)
-            self._answer_error(ApiError(500, "internal_error", "the gateway failed on this request"), http, out)
+            fault = ApiError(500, "internal_error", "the gateway failed on this request")
+            self._observer.refused(fault.code)
+            self._answer_error(fault, http, out)
 
     def _endpoint(self, path: str, method: str) -> Endpoint:
         """The endpoint that serves a request.

@@ -180,6 +180,17 @@ class Tenancy:
         longest = max(waits, key=lambda one: one.wait_s)
         return longest if longest.wait_s > 0.0 else None
 
+    def take_request(self, tenant: str, now_s: float) -> OverQuota | None:
+        """Charges a request that does not wait in the queue to the tenant's requests per minute, or returns why it is not admitted."""
+        meter = self._meter(tenant, now_s)
+        if meter is None or meter.requests is None:
+            return None
+        wait_s = meter.requests.wait_s(1.0, now_s)
+        if wait_s > 0.0:
+            return OverQuota(what="requests", limit=self._limits[tenant].requests_per_minute, wait_s=wait_s)
+        meter.requests.take(1.0, now_s)
+        return None
+
     def charge(self, request: Request, estimates: Estimates, now_s: float) -> None:
         """Charges a request that is admitted."""
         meter = self._meter(request.tenant, now_s)

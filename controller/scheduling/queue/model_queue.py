@@ -2,6 +2,7 @@
 
 import math
 from collections import OrderedDict
+from collections.abc import Mapping
 from operator import attrgetter
 from typing import Literal
 
@@ -161,6 +162,10 @@ class ModelQueue:
         if entry.request.tenant not in self.watch.flooding:
             self.kept_pace.asked(entry, now_s)
         self._accounts.look(len(self.members), now_s, self.produced)
+
+    def reweigh(self, weights: Mapping[str, float]) -> None:
+        """See `TenantAccounts.reweigh`."""
+        self._accounts.reweigh(weights)
 
     def became_late(self, now_s: float) -> None:
         """Records that one of its requests becomes overdue."""

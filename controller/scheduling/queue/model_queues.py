@@ -124,10 +124,13 @@ class ModelQueues:
         try:
             for group in self.groups:
                 filled.append(group.filled(make_policy(name, complete), now_s))  # noqa: PERF401 - those that are filled are dropped on an error
-        except SchedulingError:
+        except Exception as error:
             for group, policy in zip(self.groups, filled, strict=False):
                 group.drop(policy)
-            raise
+            if isinstance(error, SchedulingError):
+                raise
+            # A policy is a plugin, and may raise anything.
+            raise SchedulingError(f"policy {name!r} cannot be made: {type(error).__name__}: {error}") from error
         for group, policy in zip(self.groups, filled, strict=True):
             group.adopt(policy)
         self.policy_name, self.parameters = name, complete

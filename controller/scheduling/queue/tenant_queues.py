@@ -178,7 +178,7 @@ class TenantQueues(QueuePolicy):
 
     def close_tenant(self, tenant: str, now_s: float) -> None:
         """See `QueuePolicy.close_tenant`."""
-        self._accounts.separate(tenant, now_s)
+        self._accounts.separate((tenant,), now_s)
         self._closed.add(tenant)
         self.turns.discard(tenant)
 
@@ -190,10 +190,15 @@ class TenantQueues(QueuePolicy):
             self._accounts.again(known.account)
             self._stand(known)
 
-    def separate(self, tenant: str, now_s: float) -> None:
-        """Moves the waiting entries of a tenant that has got an account of its own from the common queue to one of its own. O(n)."""
+    def moved(self, tenant: str) -> None:
+        """Places a tenant anew whose tag was changed."""
+        if (known := self.queues.get(tenant)) is not None and tenant in self.turns:
+            self._stand(known)
+
+    def separate(self, tenants: frozenset[str], now_s: float) -> None:
+        """Moves the waiting entries of tenants that have got accounts of their own from the common queue to queues of their own. O(n)."""
         common = self.queues.get(COMMON)
-        moved = [] if common is None else [entry for entry in common.queue.entries() if entry.request.tenant == tenant]
+        moved = [] if common is None else [entry for entry in common.queue.entries() if entry.request.tenant in tenants]
         moved.sort(key=attrgetter("seq"))
         for entry in moved:
             self.discard(entry.request.id)

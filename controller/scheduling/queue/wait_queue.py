@@ -260,8 +260,10 @@ class WaitQueue:
                 self._count_long(waiting)
         return changed
 
-    def reweigh(self) -> None:
-        """Gives every waiting entry its tenant's current weight."""
+    def reweigh(self, weights: Mapping[str, float]) -> None:
+        """Gives every waiting entry its tenant's current weight, and the tenants' accounts these `weights`, which have changed."""
+        for group in self.queues.groups:
+            group.reweigh(weights)
         for waiting in self._waiting.values():
             waiting.entry.weight = self.weights.get(waiting.entry.request.tenant, waiting.entry.weight)
 
