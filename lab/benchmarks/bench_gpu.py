@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from bench_outside import SHARES, gateways
+from bench_outside import SHARES, starter
 from hmas_lab.as_it_comes import cancel_on_sigterm
 from hmas_lab.frontdoor.load import DoorLoad
 from hmas_lab.frontdoor.measurement import Measurement
@@ -71,28 +71,27 @@ async def door(settings: DoorSettings, engine: str, folder: Path, out: Path) -> 
 
 async def tool(args: argparse.Namespace, engine: str, folder: Path) -> None:
     """The load tool of vLLM, directly and through the gateway."""
-    async with gateways(engine, folder) as urls:
-        site = Site(
-            urls=urls,
-            model=args.shape,
-            tokenizer=args.model,
-            folder=folder,
-            seconds=args.tool_seconds,
-            prompt_tokens=PROMPT_TOKENS,
-            output_tokens=OUTPUT_TOKENS,
-        )
-        place = args.vllm_python.parent
-        capacity = await capacity_rps(site, place, IN_FLIGHT)
-        say(f"{capacity:.1f} requests/s with {IN_FLIGHT} in flight")
-        sizes = {"prompt_tokens": PROMPT_TOKENS, "output_tokens": OUTPUT_TOKENS, "in_flight": IN_FLIGHT}
-        summary: dict[str, Any] = {"rounds": args.rounds, "seconds": args.tool_seconds, **sizes, "missing": {}}
-        summary |= {"rows": [], "capacity_rps": {args.shape: round(capacity, 2)}}
-        for share in map(float, args.tool_loads.split(",")):
-            load, rps = f"{share:g} of capacity", share * capacity
-            goal = SHARES.get(share, 1.0)
-            cell = Cell(tool=VLLM, place=place, load=load, rps=rps, ttft_ms=args.ttft_ms, tpot_ms=args.tpot_ms, goal=goal)
-            summary["rows"].append(await compare(site, cell, args.rounds, say))
-            write_result(args.out / f"{TOOL}.json", {"version": VERSION, "summary": summary})
+    site = Site(
+        stand=starter(engine, folder),
+        model=args.shape,
+        tokenizer=args.model,
+        folder=folder,
+        seconds=args.tool_seconds,
+        prompt_tokens=PROMPT_TOKENS,
+        output_tokens=OUTPUT_TOKENS,
+    )
+    place = args.vllm_python.parent
+    capacity = await capacity_rps(site, place, IN_FLIGHT)
+    say(f"{capacity:.1f} requests/s with {IN_FLIGHT} in flight")
+    sizes = {"prompt_tokens": PROMPT_TOKENS, "output_tokens": OUTPUT_TOKENS, "in_flight": IN_FLIGHT}
+    summary: dict[str, Any] = {"rounds": args.rounds, "seconds": args.tool_seconds, **sizes, "missing": {}}
+    summary |= {"rows": [], "capacity_rps": {args.shape: round(capacity, 2)}}
+    for share in map(float, args.tool_loads.split(",")):
+        load, rps = f"{share:g} of capacity", share * capacity
+        goal = SHARES.get(share, 1.0)
+        cell = Cell(tool=VLLM, place=place, load=load, rps=rps, ttft_ms=args.ttft_ms, tpot_ms=args.tpot_ms, goal=goal)
+        summary["rows"].append(await compare(site, cell, args.rounds, say))
+        write_result(args.out / f"{TOOL}.json", {"version": VERSION, "summary": summary})
 
 
 async def measure(args: argparse.Namespace) -> None:

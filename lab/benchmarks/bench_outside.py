@@ -15,15 +15,15 @@ import asyncio
 import json
 import os
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from hmas_lab.as_it_comes import cancel_on_sigterm, hmas_up
 from hmas_lab.frontdoor.arms import PASS_THROUGH
 from hmas_lab.outside.page import body
-from hmas_lab.outside.session import DIRECT, GATEWAY, PASS, Cell, Site, capacity_rps, compare, own_capacity_rps, warm
+from hmas_lab.outside.session import DIRECT, PASS, Cell, Site, capacity_rps, compare, own_capacity_rps
 from hmas_lab.outside.tools import AIPERF, GUIDELLM, VLLM
 from hmas_lab.page import write_page
 from hmas_lab.result_files import VERSION, write_result
@@ -37,6 +37,8 @@ ROOT = Path(__file__).resolve().parents[2]
 COMMAND = "make bench-outside"
 # torch is named before guidellm, which asks for any: this version has a build without CUDA in some indexes, the newest has not.
 PACKAGES = {GUIDELLM: ("torch==2.13.0", "guidellm==0.8.1"), AIPERF: ("aiperf==0.13.0",)}
+SETTLE_S = 2.0
+"""What a gateway is given to read its engine and hear its agents."""
 VLLM_RPS = 6.0
 VLLM_TARGETS = ((100, 15), (300, 30))
 SHARES = {0.5: 0.98, 0.9: 1.0}
@@ -64,14 +66,19 @@ def tools_there(folder: Path) -> tuple[dict[Any, Path], dict[str, str]]:
     return found, missing
 
 
-@asynccontextmanager
-async def gateways(engine: str, folder: Path) -> AsyncIterator[dict[str, str]]:
-    """Addresses by arm; both gateways run all the time, and only one is asked at a time."""
-    async with (
-        hmas_up((f"vllm={engine}",), folder / PASS, config=PASS_THROUGH) as passing,
-        hmas_up((f"vllm={engine}",), folder / "as-it-comes") as gateway,
-    ):
-        yield {DIRECT: engine, PASS: passing.url, GATEWAY: gateway.url}
+def starter(engine: str, folder: Path) -> Callable[[str], AbstractAsyncContextManager[str]]:
+    """What `Site.stand` needs: a gateway is started for each run, so that none runs beside another arm."""
+
+    @asynccontextmanager
+    async def stand(arm: str) -> AsyncIterator[str]:
+        if arm == DIRECT:
+            yield engine
+            return
+        async with hmas_up((f"vllm={engine}",), folder / arm, config=PASS_THROUGH if arm == PASS else {}) as stack:
+            await asyncio.sleep(SETTLE_S)
+            yield stack.url
+
+    return stand
 
 
 async def measure(args: argparse.Namespace) -> dict[str, Any]:
@@ -88,9 +95,8 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="hmas-outside-") as place:
             folder = Path(place)
             server = VllmServer(python=args.vllm_python, model=model, cores="nobind")
-            async with running_vllm(server, folder, name) as engine, gateways(engine, folder) as urls:
-                site = Site(urls=urls, model=name, tokenizer=model, folder=folder, seconds=seconds)
-                await warm(site, vllm_bin, 4.0)
+            async with running_vllm(server, folder, name) as engine:
+                site = Site(stand=starter(engine, folder), model=name, tokenizer=model, folder=folder, seconds=seconds)
                 capacity = await capacity_rps(site, vllm_bin)
                 summary["capacity_rps"][name] = round(capacity, 2)
                 say(f"{name}: {capacity:.1f} requests/s with 32 in flight")

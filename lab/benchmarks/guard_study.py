@@ -14,7 +14,6 @@ and then it stands still for 30 to 120 ms. Without that noise nothing near capac
 """
 
 import argparse
-import random
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -23,8 +22,11 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from noisy_engine import DICE, MACHINE, noisy
 
-from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
+from hmas.controller.config.section import SloConfig
+from hmas.controller.core.slo import BASE_SLO, TargetTable
+from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo, TaskType
 from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.default_estimates import History
 from hmas.controller.scheduling.refusals import completion_of
@@ -40,11 +42,8 @@ from hmas.planning.running import run_case
 from hmas.workloads.table import Believe
 
 PASS, PRODUCT, ALONE, NO_GUARD = "pass-through", "hmas", "no agents", "no guard"
-SIGMA = 0.25
-RUN_STEPS = 8
-"""Steps of which a run of decode steps has the mean factor. Runs last until a request comes or ends: with the factor of a single step an
-engine would be twice as slow for ten seconds now and then, and most of all while nothing is sent to it."""
-STALLS_PER_S, STALL_S = 0.5, (0.03, 0.12)
+KEEP = " keep"
+"""Ends the name of a fixed window that refuses nothing."""
 RATES = ((6, 100, 15), (8, 100, 15), (10, 100, 15), (14, 100, 15), (20, 100, 15), (22, 300, 30), (26, 300, 30), (32, 300, 30))
 """Requests per second, and targets for TTFT and TPOT in ms. The engine completes 32 such requests a second at most."""
 CAPS = (12, 16, 20, 24)
@@ -75,80 +74,6 @@ GPU = "h100-qwen3-14b"
 GPU_RATES = ((18, 512, 128, 500, 25), (20, 512, 128, 500, 25), (22, 512, 128, 500, 25), (26, 512, 128, 500, 25), (13, 800, 300, 1000, 25))
 """Requests per second, tokens in and out, and targets for TTFT and TPOT in ms. The engine keeps 25 ms a token up to about 20 a second."""
 GPU_CAPS = (48, 64, 80)
-DICE = random.Random()
-
-
-class Machine:
-    """How much longer a machine takes for everything than at its best, by turns. Only time in which the engine works counts."""
-
-    def __init__(self) -> None:
-        self.start(0)
-
-    def start(self, seed: int) -> None:
-        """Starts anew, at its best."""
-        self._dice, self._left_s, self.longer = random.Random(seed), 0.0, 1.0
-
-    def work(self, seconds: float, phase_s: float, longer: float) -> None:
-        """Works for so long; phases last `phase_s` in the mean, 0 for a single one, and every other one takes `longer` as long."""
-        self._left_s -= seconds
-        while phase_s and self._left_s <= 0.0:
-            self.longer = longer if self.longer == 1.0 else 1.0
-            self._left_s += self._dice.expovariate(1.0 / phase_s)
-
-
-MACHINE = Machine()
-
-
-class Noisy(Profile, frozen=True, kw_only=True):
-    """A profile whose steps take a random factor of what they take in the mean.
-
-    `held`, `held_s`, `longer`: as in `BUSY`. `phase_s`, `slower`: as in `PHASES`.
-    """
-
-    held: float = 0.0
-    held_s: float = 0.0
-    longer: float = 1.0
-    phase_s: float = 0.0
-    slower: float = 1.0
-
-    def step_duration_s(
-        self, *, prefill_tokens: int, prefill_pairs: int, decode_seqs: int, decode_kv_tokens: int, prefill_seqs: int = 0
-    ) -> float:
-        """See `Profile.step_duration_s`."""
-        steady_s = super().step_duration_s(
-            prefill_tokens=prefill_tokens,
-            prefill_pairs=prefill_pairs,
-            decode_seqs=decode_seqs,
-            decode_kv_tokens=decode_kv_tokens,
-            prefill_seqs=prefill_seqs,
-        )
-        took_s = (steady_s * self.longer * _factor() + _stall_s(steady_s) + self._held_s()) * MACHINE.longer
-        MACHINE.work(took_s, self.phase_s, self.slower)
-        return took_s
-
-    def decode_line(self, decode_seqs: int) -> tuple[float, float]:
-        """See `Profile.decode_line`; a run of steps has one factor, the mean of some."""
-        base_ms, token_ms = super().decode_line(decode_seqs)
-        factor = self.longer * fmean(_factor() for _ in range(RUN_STEPS)) * MACHINE.longer
-        held_ms = 1000.0 * fmean(self._held_s() for _ in range(RUN_STEPS)) * MACHINE.longer
-        MACHINE.work(RUN_STEPS * (base_ms * factor + held_ms) / 1000.0, self.phase_s, self.slower)
-        return base_ms * factor + held_ms, token_ms * factor
-
-    def _held_s(self) -> float:
-        return DICE.expovariate(1.0 / self.held_s) if self.held and DICE.random() < self.held else 0.0
-
-
-def _factor() -> float:
-    return DICE.lognormvariate(-SIGMA * SIGMA / 2.0, SIGMA)
-
-
-def _stall_s(step_s: float) -> float:
-    return DICE.uniform(*STALL_S) if DICE.random() < STALLS_PER_S * step_s else 0.0
-
-
-def noisy(**changed: float) -> Profile:
-    """The demo's engine with noise and other figures."""
-    return Noisy(**(msgspec.structs.asdict(load_profile("demo-small")) | changed))
 
 
 class Shown(NamedTuple):
@@ -229,14 +154,36 @@ def good_of(tenant: str, records: list[RequestRecord]) -> int:
     return sum(record.slo_met for record in records if record.tenant == tenant and record.arrival_s >= COLD_S)
 
 
+def _shed_by_its_end(arrival: Arrival) -> Arrival:
+    """The request with the TTFT target by which a window sheds it.
+
+    A whole answer may also wait half of the time that its TPOT target gives its tokens. That is more than a plain baseline can do: it knows
+    the length.
+    """
+    if arrival.request.stream:
+        return arrival
+
+    def estimate(request: Request, now_s: float) -> Estimates:
+        estimates = arrival.estimate(request, now_s)
+        slo = estimates.slo
+        later = msgspec.structs.replace(slo, ttft_ms=slo.ttft_ms + 0.5 * slo.tpot_ms * (arrival.output_tokens - 1))
+        return msgspec.structs.replace(estimates, slo=later)
+
+    return replace(arrival, estimate=estimate)
+
+
 def run(
     arrivals: Iterable[Arrival], engines: dict[str, EngineModel], history: History, *, arm: str = PRODUCT, most: int = 64, seed: int
 ) -> list[RequestRecord]:
-    """Runs requests through the shipped scheduler without agents (window: `most`), pass-through, or a fixed window that sheds."""
+    """Runs requests through the shipped scheduler without agents (window: `most`), pass-through, or a fixed window.
+
+    A fixed window such as `24` refuses what can no longer be in time; `24 keep` refuses nothing.
+    """
     product, passing = arm == PRODUCT, arm == PASS
-    window = most if product else 256 if passing else int(arm)
+    window = most if product else 256 if passing else int(arm.removesuffix(KEEP))
+    sheds = not (product or passing or arm.endswith(KEEP))
     scheduler = Scheduler(
-        settings=SHIPPED if product else PRESETS["open" if passing else "shed"],
+        settings=SHIPPED if product else PRESETS["shed" if sheds else "open"],
         instances=[InstanceSpec(name=name, capacity_n_run=window) for name in engines],
         router=make_router("default"),
         policy="robust-edf" if product else "fcfs",
@@ -244,6 +191,8 @@ def run(
     for name in engines:
         scheduler.set_controls(name, Controls(n_run=window))
     DICE.seed(seed)
+    if sheds:
+        arrivals = map(_shed_by_its_end, arrivals)
     return simulate(arrivals, engines, scheduler, on_end=lambda ended, now_s: history.learn(completion_of(ended, now_s))).records
 
 
@@ -302,8 +251,11 @@ def slow(rate_rps: float, seconds: float, seed: int, arm: str, *, steep: bool = 
         kv_blocks=360,
         max_model_len=CONTEXT,
     )
-    history, judged = History(), dict[str, Slo]()
-    arrivals = undeclared(rate_rps, seconds, seed, history, judged, STEEP_STRETCH if steep else STRETCH)
+    stretch, judged = STEEP_STRETCH if steep else STRETCH, dict[str, Slo]()
+    # The product assumes its own targets of a request that declares none, a window what such a request is judged by.
+    known = TargetTable(scale=60.0 * stretch / BASE_SLO[TaskType.UNKNOWN].tpot_ms, ttft_most_ms=2000.0 * stretch)
+    history = History(SloConfig().targets() if arm in (PASS, PRODUCT) else known)
+    arrivals = undeclared(rate_rps, seconds, seed, history, judged, stretch)
     records = run(arrivals, {"a": EngineModel(profile)}, history, arm=arm, seed=seed)
     return [
         one.outcome == OutcomeKind.COMPLETED

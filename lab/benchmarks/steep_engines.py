@@ -12,7 +12,8 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from statistics import fmean
 
-from guard_study import PASS, PRODUCT, chats, noisy, of_one_tenant, run
+from guard_study import PASS, PRODUCT, chats, of_one_tenant, run
+from noisy_engine import noisy
 
 from hmas.controller.scheduling.default_estimates import History
 from hmas.engines.sim.model import EngineModel

@@ -18,6 +18,7 @@ from hmas_lab.frontdoor.runs import Runs
 from hmas_lab.frontdoor.settings import ARMS, FULL, PAPER, PASS, PLAIN, PRODUCT, STRONG, TARGETS, DoorSettings
 from hmas_lab.frontdoor.tables import body, worth_words
 from hmas_lab.questions import Question, read_questions
+from typing_kit import known
 
 from hmas.controller.config.derived import AGENT_NAMES, running_agents
 from hmas.controller.config.loader import load_config
@@ -121,7 +122,8 @@ def test_capacity_is_the_mean_of_several_ramps():
 def test_first_tokens_are_compared_request_by_request():
     theirs = [result(i, ttft_ms=20.0 if i < 49 else 80.0) for i in range(100)]
     ours = [result(i, ttft_ms=21.0 if i < 51 else 81.0) for i in range(100)]
-    assert figures(ours).ttft_ms_p50 - figures(theirs).ttft_ms_p50 < -50.0, "two requests more below the gap, and the medians jump"
+    medians = [known(figures(one).ttft_ms_p50) for one in (ours, theirs)]
+    assert medians[0] - medians[1] < -50.0, "two requests more below the gap, and the medians jump"
     found = first_token_ms_beyond(ours, theirs)
     assert found == (1.0, 1.0, 1.0)
     assert first_token_ms_beyond([result(ttft_ms=-1.0)], [result()]) is None
@@ -153,7 +155,7 @@ def test_figures_tell_refusals_with_and_without_a_time_apart():
         ]
     )
     assert (found.sent, found.ended, found.good, found.told, found.refused, found.unanswered, found.kept) == (5, 2, 1, 1, 1, 1, 1)
-    assert found.ttft_ms_max == 3000.0
+    assert (found.ttft_ms_max, found.ttft_ms_p50, found.ttft_ms_p95) == (3000.0, None, None), "three of five have no first token"
     assert figures([]).ttft_ms_p95 == 0.0
 
 
@@ -184,7 +186,7 @@ def test_a_ratio_is_as_sure_as_its_requests_are_many():
 def test_a_cell_is_open_where_chance_may_have_done_it():
     few = ratio(results([True] * 9 + [False]), results([True] * 10))
     many = ratio(results(([True] * 9 + [False]) * 20), results([True] * 200))
-    assert (judged(few, 0.99), judged(many, 0.99), judged(many, 0.9)) == ("open", "fail", "pass")
+    assert (judged(few, 0.99), judged(many, 0.99), judged(many, 0.85), judged(many, 0.9)) == ("open", "fail", "pass", "open")
 
 
 def by_load(ours, *, at=0.5):
@@ -205,10 +207,11 @@ def test_goals_are_judged_cell_by_cell():
 
 
 def test_past_capacity_the_load_is_judged_as_a_whole():
-    arms = {PASS: results([True] * 20 + [False] * 20), PRODUCT: [*results([True] * 30 + [False] * 9), result(39, kind="tools", good=False)]}
+    ours = [*results([True] * 150 + [False] * 49), result(199, kind="tools", good=False)]
+    arms = {PASS: results([True] * 100 + [False] * 100), PRODUCT: ours}
     found = {one.goal: one for one in outcomes({1.3: arms})}
     assert found["load 1.3: goodput at least 1.35 of pass-through"].verdict == "pass"
-    assert found["load 1.3: goodput at least 1.35 of pass-through"].worst == "all requests: 30 beside 20"
+    assert found["load 1.3: goodput at least 1.35 of pass-through"].worst == "all requests: 150 beside 100"
 
 
 def test_a_load_that_pass_through_bears_tells_nothing():

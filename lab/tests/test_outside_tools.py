@@ -2,6 +2,8 @@
 
 import json
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +62,7 @@ def test_each_tools_figures_are_read_where_its_version_writes_them(tmp_path: Pat
     assert found.goodput_rps == pytest.approx(FIGURES.goodput_rps)
     assert (found.ttft_p95_ms, found.tpot_p95_ms, found.completed, found.failed) == (80.0, 12.0, 60, 0)
     assert found.throughput_rps == pytest.approx(6.0)
+    assert found.good == 55
 
 
 @pytest.mark.parametrize("name", SAID)
@@ -97,12 +100,21 @@ async def test_a_tool_that_fails_is_named_with_the_end_of_its_log(tmp_path: Path
 
 
 async def test_a_cell_takes_turns_and_divides(tmp_path: Path):
-    site = Site(urls=dict.fromkeys(ARMS, "http://a"), model="tiny", tokenizer=tmp_path, folder=tmp_path, seconds=1.0)
+    standing: list[str] = []
+
+    @asynccontextmanager
+    async def stand(arm: str) -> AsyncIterator[str]:
+        standing.append(arm)
+        yield "http://a"
+
+    site = Site(stand=stand, model="tiny", tokenizer=tmp_path, folder=tmp_path, seconds=1.0)
     cell = Cell(tool=writes(SAID["vllm"][2]), place=tmp_path, load="half", rps=6.0, ttft_ms=100, tpot_ms=15, goal=0.98)
     said: list[str] = []
     row = await compare(site, cell, 2, said.append)
     assert (row["ratio"], row["ratios"], row["goodput_rps"]) == (1.0, [1.0, 1.0], dict.fromkeys(ARMS, 5.5))
-    assert [line.split()[3] for line in said] == [*ARMS] * 2
+    assert [line.split()[3] for line in said] == standing
+    assert sorted(standing[:3]) == sorted(standing[3:]) == sorted(ARMS)
+    assert standing[:3] != standing[3:], "no arm is always the first"
     broken = await compare(site, Cell(tool=writes({}), place=tmp_path, load="broken", rps=6.0, ttft_ms=100, tpot_ms=15), 1, said.append)
     summary = {"rows": [row, broken], "missing": {"other": "no such package"}, "capacity_rps": {"tiny": 12.0}, "rounds": 2, "seconds": 1.0}
     page = body({"summary": summary})

@@ -24,7 +24,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         ended: Answers that came to their proper end. `good`: those of them within both targets.
-        ttft_ms_p50, ttft_ms_p95, ttft_ms_max: Over streamed answers of which a first token came; 0 with none.
+        ttft_ms_p50, ttft_ms_p95: Over requests that stream; 0 with none. One without a first token counts as infinitely late: else an arm
+            that refuses more would seem quicker. None where that is infinite. `ttft_ms_max`: of first tokens that came.
         tpot_ms_p95: Over streamed answers of two tokens or more; 0 with none.
         told: Refused, with Retry-After. `refused`: refused without.
         unanswered: Neither a first token nor a refusal within the run, or an answer that broke off.
@@ -35,8 +36,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     sent: int
     ended: int
     good: int
-    ttft_ms_p50: float
-    ttft_ms_p95: float
+    ttft_ms_p50: float | None
+    ttft_ms_p95: float | None
     ttft_ms_max: float
     tpot_ms_p95: float
     told: int
@@ -82,6 +83,7 @@ def cell_words(cell: Cell) -> str:
 def figures(results: Sequence[Result]) -> Figures:
     """Figures of one arm over some requests."""
     ttft = sorted(r.ttft_ms for r in results if r.ttft_ms >= 0.0)
+    waits = [*ttft, *(math.inf for r in results if r.streamed and r.ttft_ms < 0.0)]
     tpot = sorted(r.tpot_ms for r in results if r.tpot_ms >= 0.0)
     refused = [r for r in results if r.outcome in REFUSED]
     unfinished = sum(map(_is_unfinished, results))
@@ -89,8 +91,8 @@ def figures(results: Sequence[Result]) -> Figures:
         sent=len(results),
         ended=sum(r.outcome == "completed" for r in results),
         good=sum(map(is_good, results)),
-        ttft_ms_p50=round(percentile(ttft, 50), 2),
-        ttft_ms_p95=round(percentile(ttft, 95), 1),
+        ttft_ms_p50=_finite(percentile(waits, 50), 2),
+        ttft_ms_p95=_finite(percentile(waits, 95), 1),
         ttft_ms_max=round(ttft[-1], 1) if ttft else 0.0,
         tpot_ms_p95=round(percentile(tpot, 95), 2),
         told=sum(r.retry_after_s >= 0.0 for r in refused),
@@ -99,6 +101,15 @@ def figures(results: Sequence[Result]) -> Figures:
         unfinished=unfinished,
         kept=sum(map(is_kept, results)),
     )
+
+
+def ms_words(value: float | None, digits: int = 0) -> str:
+    """A time for people; `never` where there is none."""
+    return "never" if value is None else f"{value:.{digits}f} ms"
+
+
+def _finite(value: float, digits: int) -> float | None:
+    return round(value, digits) if math.isfinite(value) else None
 
 
 def _is_unfinished(result: Result) -> bool:

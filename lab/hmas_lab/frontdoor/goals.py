@@ -6,11 +6,11 @@ from typing import Literal
 import msgspec
 
 from hmas.loadgen.results import Result
-from hmas_lab.frontdoor.cells import Ratio, cell_of, cell_words, figures, first_token_ms_beyond, grouped, ratio
+from hmas_lab.frontdoor.cells import Ratio, cell_of, cell_words, figures, first_token_ms_beyond, grouped, ms_words, ratio
 from hmas_lab.frontdoor.settings import GOALS, OVER_PLAIN, PASS, PLAIN, PRODUCT, QUICK_LEAST, QUICK_SPARED
 
 Verdict = Literal["pass", "fail", "open"]
-"""`open`: below the bound by less than the uncertainty of so few requests, or where all of them together would not reach it."""
+"""`open`: nearer to the bound than the uncertainty of so few requests, or where all of them together would not reach it."""
 ByLoad = Mapping[float, Mapping[str, Sequence[Result]]]
 """Results of all repetitions by load and arm; at the same place the same request."""
 
@@ -32,7 +32,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 def judged(found: Ratio, least: float) -> Verdict:
     """A cell's ratio against its bound."""
-    if found.value is None or found.value >= least:
+    if found.value is None or found.value - found.half >= least:
         return "pass"
     return "open" if found.value + found.half >= least else "fail"
 
@@ -125,7 +125,7 @@ def _overall(text: str, arms: Mapping[str, Sequence[Result]], least: float) -> O
 def _first_tokens(text: str, arms: Mapping[str, Sequence[Result]], most_ms: float) -> Outcome:
     ours, theirs = figures(arms[PRODUCT]), figures(arms[PASS])
     beyond = first_token_ms_beyond(arms[PRODUCT], arms[PASS])
-    words = f"medians of {ours.ttft_ms_p50:.1f} beside {theirs.ttft_ms_p50:.1f} ms"
+    words = f"medians of {ms_words(ours.ttft_ms_p50, 1)} beside {ms_words(theirs.ttft_ms_p50, 1)}"
     if beyond is None:
         return Outcome(goal=text, passed=0, failed=0, open=1, worst="no request has a first token in both arms")
     passed, missed = beyond.median <= most_ms, beyond.low > most_ms

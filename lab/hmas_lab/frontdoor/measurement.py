@@ -12,7 +12,7 @@ from hmas_lab.blocks import drawn_order
 from hmas_lab.compare import plain
 from hmas_lab.frontdoor.arms import Arm, arm_of, capped, without
 from hmas_lab.frontdoor.capacity import CapacityPoint
-from hmas_lab.frontdoor.cells import cell_of, figures, grouped, ratio
+from hmas_lab.frontdoor.cells import cell_of, figures, grouped, ms_words, ratio
 from hmas_lab.frontdoor.goals import ByLoad, outcomes, quick_failures
 from hmas_lab.frontdoor.load import DoorLoad
 from hmas_lab.frontdoor.runs import Runs, most_good_rps
@@ -128,7 +128,7 @@ class Measurement:
             good[arm] = found.good
             self._say(
                 f"{name}, {arm}: {found.good} good of {found.sent}, {found.unanswered} unanswered, "
-                f"TTFT p50 {found.ttft_ms_p50:.0f} ms, p95 {found.ttft_ms_p95:.0f} ms, TPOT p95 {found.tpot_ms_p95:.1f} ms"
+                f"TTFT p50 {ms_words(found.ttft_ms_p50)}, p95 {ms_words(found.ttft_ms_p95)}, TPOT p95 {found.tpot_ms_p95:.1f} ms"
             )
         if kept is self._by_load:
             self._runs_made.append({"load": load, "run": repeat + 1, "good": good})

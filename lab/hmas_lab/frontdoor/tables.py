@@ -105,7 +105,7 @@ def _by_run(document: Document, load: float, name: str) -> str:
 
 
 def _arm(name: str, found: Mapping[str, Any]) -> tuple[str, ...]:
-    waits = [cell(found[key], 0) for key in ("ttft_ms_p50", "ttft_ms_p95", "ttft_ms_max")]
+    waits = ["never" if found[key] is None else cell(found[key], 0) for key in ("ttft_ms_p50", "ttft_ms_p95", "ttft_ms_max")]
     ends = [str(found[key]) for key in ("told", "refused", "unanswered", "unfinished", "kept")]
     return (name, *(str(found[key]) for key in ("sent", "ended", "good")), *waits, cell(found["tpot_ms_p95"], 1), *ends)
 
@@ -115,7 +115,7 @@ def _cell_row(one: Mapping[str, Any]) -> tuple[str, ...]:
     good = [str(arms[name]["good"]) if name in arms else "" for name in (PASS, PLAIN, PRODUCT)]
     ratios = [_ratio(one[over]) if over in one else "" for over in ("over_pass", "over_plain")]
     words = cell_words(Cell(one["form"], one["capped"], one["declared"]))
-    waits = [cell(ours[key], 0) if ours["ttft_ms_max"] else "" for key in ("ttft_ms_p50", "ttft_ms_p95")]
+    waits = ["never" if ours[key] is None else cell(ours[key] or None, 0) for key in ("ttft_ms_p50", "ttft_ms_p95")]
     return (words, str(ours["sent"]), *good, *ratios, *waits, str(ours["unanswered"]))
 
 

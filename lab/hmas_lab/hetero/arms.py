@@ -79,7 +79,7 @@ ROUTERS = (
 )
 FCFS, SHIPPED = {name: f"fcfs: {name}" for name in ROUTERS}, {name: f"h-mas: {name}" for name in ROUTERS}
 BOUND = {name: f"h-mas (bound at arrival): {name}" for name in ("round-robin", "workload-balanced", DEFAULT_ROUTER)}
-PRODUCT = SHIPPED[DEFAULT_ROUTER]
+PRODUCT, SHEDDING = SHIPPED[DEFAULT_ROUTER], f"fcfs+shed: {DEFAULT_ROUTER}"
 ARMS: Mapping[str, Arm] = MappingProxyType(
     {
         UNIFORM: Arm("the product's `round-robin`, the least batch everywhere", _product("round-robin"), batches="least"),
@@ -100,6 +100,7 @@ ARMS: Mapping[str, Arm] = MappingProxyType(
             arm: Arm(f"the product's `{name}`, central queue, first come first served", _product(name), "fcfs")
             for name, arm in FCFS.items()
         },
+        SHEDDING: Arm(f"the same with `{DEFAULT_ROUTER}`, which refuses what can no longer be in time", _product(DEFAULT_ROUTER), "shed"),
         **{arm: Arm(f"the product with `{name}`, which chooses at arrival", _product(name), "bound") for name, arm in BOUND.items()},
         **{arm: Arm(f"the product as it comes with `{name}`", _product(name), "shipped") for name, arm in SHIPPED.items()},
     }

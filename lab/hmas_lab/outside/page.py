@@ -16,7 +16,7 @@ def body(result: Mapping[str, Any]) -> str:
         "goodput/s direct",
         "pass-through",
         "gateway",
-        "gateway over direct (each pair)",
+        "in time over direct's (each pair)",
         "goal",
         "P95 TTFT direct",
         "pass-through",
@@ -32,7 +32,7 @@ def about(summary: Mapping[str, Any]) -> str:
     """What was measured, in a sentence."""
     capacities = "; ".join(f"{name}: {rps:.1f} requests/s" for name, rps in summary["capacity_rps"].items())
     return (
-        f"Direct, through the gateway in pass-through and through it as it comes, in turn, "
+        f"Direct, through the gateway in pass-through and through it as it comes, in a drawn order, each alone beside the engine, "
         f"{summary['rounds']} times {summary['seconds']:g} s each, "
         f"{summary.get('prompt_tokens', 128)} tokens in, {summary.get('output_tokens', 32)} out; "
         f"capacity, direct ({summary.get('in_flight', 32)} in flight; by a tool: what it gets answered when it sends as much as that): "

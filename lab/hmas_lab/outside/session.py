@@ -1,9 +1,10 @@
-"""Runs load tools before an engine and before the gateway in front of it, in turn."""
+"""Runs load tools before an engine and before the gateway in front of it, in turn; beside the engine only what is measured runs."""
 
 import asyncio
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import msgspec
 
 from hmas.planning import StudyError
+from hmas_lab.blocks import drawn_order
 from hmas_lab.outside.tools import VLLM, Ask, Figures, Tool, figures
 
 DIRECT, PASS, GATEWAY = "direct", "pass-through", "gateway"
@@ -44,13 +46,13 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     """What the tools are pointed at.
 
     Attributes:
-        urls: Base address by arm.
+        stand: Starts what an arm needs, and gives its base address.
         folder: Every run leaves its tool's files and log in a folder of its own here.
         seconds: How long a load is.
         prompt_tokens, output_tokens: Size of every request.
     """
 
-    urls: dict[str, str]
+    stand: Callable[[str], AbstractAsyncContextManager[str]]
     model: str
     tokenizer: Path
     folder: Path
@@ -61,8 +63,9 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
 
 async def capacity_rps(site: Site, place: Path, in_flight: int = CAPACITY_IN_FLIGHT) -> float:
     """Requests per second that the engine completes with so many in flight all the time, by vLLM's own tool, called directly."""
-    ask = _ask(site, DIRECT, rps=float("inf"), requests=CAPACITY_TURNS * in_flight, targets=(60_000, 60_000), seed=1)
-    measured = await run_tool(VLLM, place, msgspec.structs.replace(ask, in_flight=in_flight), site.folder / "capacity")
+    async with site.stand(DIRECT) as url:
+        ask = _ask(site, url, rps=float("inf"), requests=CAPACITY_TURNS * in_flight, targets=(60_000, 60_000), seed=1)
+        measured = await run_tool(VLLM, place, msgspec.structs.replace(ask, in_flight=in_flight), site.folder / "capacity")
     return measured.throughput_rps
 
 
@@ -72,20 +75,14 @@ async def own_capacity_rps(site: Site, tool: Tool, place: Path, most_rps: float)
     Raises:
         StudyError: The tool fails.
     """
-    ask = _ask(site, DIRECT, rps=most_rps, requests=round(most_rps * OWN_CAPACITY_S), targets=(60_000, 60_000), seed=3)
-    measured = await run_tool(tool, place, ask, site.folder / f"capacity-{tool.name}")
+    async with site.stand(DIRECT) as url:
+        ask = _ask(site, url, rps=most_rps, requests=round(most_rps * OWN_CAPACITY_S), targets=(60_000, 60_000), seed=3)
+        measured = await run_tool(tool, place, ask, site.folder / f"capacity-{tool.name}")
     return min(most_rps, measured.throughput_rps)
 
 
-async def warm(site: Site, place: Path, rps: float) -> None:
-    """A few requests to each arm that count for nothing."""
-    for arm in ARMS:
-        ask = _ask(site, arm, rps=rps, requests=20, targets=(2000, 100), seed=2)
-        await run_tool(VLLM, place, ask, site.folder / f"warm-{arm}")
-
-
 async def compare(site: Site, cell: Cell, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """One cell: direct, pass-through, gateway, direct and so on; the runs of a round have the same arrivals and texts.
+    """One cell: rounds of direct, pass-through and gateway in a drawn order, each with the same arrivals and texts.
 
     Returns:
         The cell's row; where the tool failed it has `failed`, the reason, and no ratio.
@@ -94,40 +91,38 @@ async def compare(site: Site, cell: Cell, rounds: int, say: Callable[[str], None
     row: dict[str, Any] = {"tool": cell.tool.name, "load": cell.load, "rps": round(cell.rps, 2), "model": site.model}
     row |= {"ttft_ms": cell.ttft_ms, "tpot_ms": cell.tpot_ms, "goal": cell.goal}
     for number in range(rounds):
-        for arm in ARMS:
+        for arm in drawn_order(ARMS, seed=cell.ttft_ms + cell.tpot_ms, number=number):
             requests = max(10, round(cell.rps * site.seconds))
-            ask = _ask(site, arm, rps=cell.rps, requests=requests, targets=(cell.ttft_ms, cell.tpot_ms), seed=100 + number)
             name = f"{cell.tool.name}-{cell.load}-{cell.ttft_ms}-{cell.tpot_ms}-{number}-{arm}".replace(" ", "_")
             try:
-                one = await run_tool(cell.tool, cell.place, ask, site.folder / name)
+                async with site.stand(arm) as url:
+                    ask = _ask(site, url, rps=cell.rps, requests=requests, targets=(cell.ttft_ms, cell.tpot_ms), seed=100 + number)
+                    one = await run_tool(cell.tool, cell.place, ask, site.folder / name)
             except StudyError as error:
                 say(f"{cell.tool.name}, {cell.load}, {arm}: {error}")
                 return row | {"failed": str(error)}
             taken[arm].append(one)
-            words = f"goodput {one.goodput_rps:6.2f}/s  P95 TTFT {one.ttft_p95_ms:7.1f} ms  P95 TPOT {one.tpot_p95_ms:5.1f} ms"
+            words = f"{one.good} of {requests} good  P95 TTFT {one.ttft_p95_ms:7.1f} ms  P95 TPOT {one.tpot_p95_ms:5.1f} ms"
             say(f"{cell.tool.name:16} {cell.load:16} {arm:12} {words}  {one.completed} answered, {one.failed} not")
     return row | {arm: [msgspec.to_builtins(one) for one in ones] for arm, ones in taken.items()} | _summary(taken)
 
 
 def _summary(taken: dict[str, list[Figures]]) -> dict[str, Any]:
     goodput = {arm: fmean(one.goodput_rps for one in taken[arm]) for arm in ARMS}
-    pairs = [
-        through.goodput_rps / direct.goodput_rps
-        for direct, through in zip(taken[DIRECT], taken[GATEWAY], strict=True)
-        if direct.goodput_rps
-    ]
+    good = {arm: sum(one.good for one in taken[arm]) for arm in ARMS}
+    pairs = [through.good / direct.good for direct, through in zip(taken[DIRECT], taken[GATEWAY], strict=True) if direct.good]
     return {
         "goodput_rps": {arm: round(value, 3) for arm, value in goodput.items()},
         "ttft_p95_ms": {arm: round(median(one.ttft_p95_ms for one in taken[arm]), 1) for arm in ARMS},
-        "ratio": round(goodput[GATEWAY] / goodput[DIRECT], 3) if goodput[DIRECT] else None,
+        "ratio": round(good[GATEWAY] / good[DIRECT], 3) if good[DIRECT] else None,
         "ratios": [round(pair, 3) for pair in pairs],
     }
 
 
-def _ask(site: Site, arm: str, *, rps: float, requests: int, targets: Sequence[int], seed: int) -> Ask:
+def _ask(site: Site, url: str, *, rps: float, requests: int, targets: Sequence[int], seed: int) -> Ask:
     ttft_ms, tpot_ms = targets
     return Ask(
-        url=site.urls[arm],
+        url=url,
         model=site.model,
         tokenizer=site.tokenizer,
         rps=rps,

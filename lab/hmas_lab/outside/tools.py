@@ -69,6 +69,11 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
     throughput_rps: float
 
+    @property
+    def good(self) -> int:
+        """Requests that met both targets. The tools divide by the time until the last answer, so that one late answer lowers all rates."""
+        return round(self.goodput_rps / self.throughput_rps * self.completed) if self.throughput_rps else 0
+
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """One load tool.

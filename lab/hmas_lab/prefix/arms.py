@@ -44,6 +44,7 @@ ARMS: Mapping[str, Arm] = MappingProxyType(
         ),
         "fcfs: cache_aware": Arm("the same router on the central queue, first come first served", lambda _names: CacheAware(), "fcfs"),
         f"fcfs: {DEFAULT_ROUTER}": Arm("the product's router on the same queue", _product(DEFAULT_ROUTER), "fcfs"),
+        f"fcfs+shed: {DEFAULT_ROUTER}": Arm("the same, which refuses what can no longer be in time", _product(DEFAULT_ROUTER), "shed"),
         **{f"h-mas: {name}": Arm(f"the product as it comes, without agents, with `{name}`", _product(name), "shipped") for name in OURS},
         EXACT: Arm("the same with what the engines have cached, without delay", _product(DEFAULT_ROUTER), "shipped", exact=True),
     }
