@@ -46,6 +46,7 @@ class EngineModel:
     Attributes:
         profile, order: As given.
         batch: The waiting and running sequences and their cache.
+        caches_prefixes: Whether it says that it caches prefixes; it does, of requests that come with `SimRequest.block_hashes`.
 
     Raises:
         EngineError: `n_run` or `token_budget` is below 1, or `preemption` is `swap` and the profile has no `swap_gb_per_s`.
@@ -64,6 +65,7 @@ class EngineModel:
             raise EngineError(f"preemption 'swap' needs swap_gb_per_s, which profile {profile.name!r} does not have; allowed: 'recompute'")
         self.profile = profile
         self.order: QueueOrder = order
+        self.caches_prefixes = True
         self._n_run_ceiling = _at_least_one("n_run", profile.max_num_seqs if n_run is None else n_run)
         self._budget_ceiling = _at_least_one("token_budget", profile.max_num_batched_tokens if token_budget is None else token_budget)
         self.batch = Batch(profile, self._n_run_ceiling, self._budget_ceiling, by_priority=order == "priority", swaps=preemption == "swap")
@@ -254,7 +256,7 @@ class EngineModel:
             max_num_batched_tokens=batch.budget,
             max_num_seqs_ceiling=self._n_run_ceiling,
             max_num_batched_tokens_ceiling=self._budget_ceiling,
-            caches_prefixes=True,
+            caches_prefixes=self.caches_prefixes,
             preemptions_total=batch.preemptions,
             prompt_tokens_total=batch.prompt_tokens,
             generation_tokens_total=batch.generation_tokens,

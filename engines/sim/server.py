@@ -20,7 +20,7 @@ import orjson
 from aiohttp import web
 from aiohttp.http import HttpVersion11
 
-from hmas.engines.base import EngineSnapshot, Knobs
+from hmas.engines.base import Knobs
 from hmas.engines.errors import EngineError
 from hmas.engines.sim.apis import MessagesReply, ResponsesReply, ResponseStore, ResponseTurn, count_tokens, message_error, parse_messages
 from hmas.engines.sim.model import EngineModel, SimRequest
@@ -61,6 +61,8 @@ class SimServer:
         fault: Fault | None,
         settle: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        # No blocks are computed of the texts that come here, so that no request has any.
+        model.caches_prefixes = False
         self._driver = Driver(model, settle)
         self._model_name = model_name
         self._name = name
@@ -143,18 +145,13 @@ class SimServer:
     async def metrics(self, _request: web.Request) -> web.Response:
         """GET /metrics."""
         model = self._driver.model
-        body = render_metrics(
-            self._snapshot(), model.profile, model_name=self._model_name, ended=self._ended, stalled_s=self._driver.stalled_s
-        )
+        snapshot = model.snapshot(self._name, self._now_s())
+        body = render_metrics(snapshot, model.profile, model_name=self._model_name, ended=self._ended, stalled_s=self._driver.stalled_s)
         return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
-
-    def _snapshot(self) -> EngineSnapshot:
-        # The model caches blocks of prompts that it is told, and no blocks are computed of the texts that come here.
-        return msgspec.structs.replace(self._driver.model.snapshot(self._name, self._now_s()), caches_prefixes=False)
 
     async def state(self, _request: web.Request) -> web.Response:
         """GET /sim/state."""
-        return _json(msgspec.json.encode(self._snapshot()))
+        return _json(msgspec.json.encode(self._driver.model.snapshot(self._name, self._now_s())))
 
     async def knobs(self, request: web.Request) -> web.Response:
         """POST /sim/knobs."""

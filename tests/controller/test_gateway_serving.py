@@ -109,8 +109,8 @@ async def test_response_headers(tmp_path: Path):
     assert answer.headers["x-hmas-instance"] == "sim-1"
     assert 0 <= float(answer.headers["x-hmas-queue-ms"]) < 1000
     assert 0 <= float(answer.headers["x-hmas-overhead-ms"]) < 1000
-    assert answer.headers["x-ratelimit-limit-requests"] == "10000"
-    assert answer.headers["x-ratelimit-remaining-requests"] == "10000"
+    assert answer.headers["x-ratelimit-limit-requests"] == "6000"
+    assert answer.headers["x-ratelimit-remaining-requests"] == "6000"
 
 
 async def test_the_engine_gets_a_fixed_length_id_and_the_trace(tmp_path: Path):

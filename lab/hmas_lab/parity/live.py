@@ -49,7 +49,10 @@ async def _run(loop: VirtualLoop, scenario: Scenario) -> list[Decision]:
 
 @asynccontextmanager
 async def _engine(loop: VirtualLoop, name: str) -> AsyncIterator[str]:
-    app = create_app(EngineModel(ENGINES[name]), MODEL, name, now_s=loop.time, settle=loop.settled)
+    model = EngineModel(ENGINES[name])
+    app = create_app(model, MODEL, name, now_s=loop.time, settle=loop.settled)
+    # As the simulated ones do, so that routers look at what was sent.
+    model.caches_prefixes = True
     runner, port = await start(app, grace_s=0.1)
     try:
         yield f"http://127.0.0.1:{port}"
