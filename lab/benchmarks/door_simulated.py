@@ -15,7 +15,7 @@ from functools import cache, partial
 from statistics import fmean
 
 import msgspec
-from guard_study import KEEP, PASS, PRODUCT, run
+from guard_study import BY_END, KEEP, PASS, PRODUCT, run
 from hmas_lab.frontdoor.load import DoorLoad
 from hmas_lab.frontdoor.settings import FULL
 from hmas_lab.questions import Question, data_dir, read_questions
@@ -36,7 +36,7 @@ SECONDS = 60.0
 KNEE, HALVINGS, MOST_RPS = 90.0, 8, 64.0
 """Percent of the requests that pass-through still has in time at what is called the capacity; how that is searched for."""
 LOADS = (0.5, 0.9, 1.1, 1.4, 2.0)
-WINDOWS = ("6", "12", "24", "48", "96", *(f"{window}{KEEP}" for window in (24, 48, 96)))
+WINDOWS = ("6", "12", "24", "48", "96", "192", f"24{BY_END}", f"96{BY_END}", f"96{KEEP}")
 """Fixed windows, first come first served, that refuse what can no longer be in time, or nothing (`keep`)."""
 MIXES = {
     "all": ("chat-1", "chat-3", "chat-9", "completion", "tools", "system-2000", "not-streamed"),

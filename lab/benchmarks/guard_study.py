@@ -42,8 +42,8 @@ from hmas.planning.running import run_case
 from hmas.workloads.table import Believe
 
 PASS, PRODUCT, ALONE, NO_GUARD = "pass-through", "hmas", "no agents", "no guard"
-KEEP = " keep"
-"""Ends the name of a fixed window that refuses nothing."""
+KEEP, BY_END = " keep", " by end"
+"""Ends the name of a fixed window that refuses nothing, or whole answers only when their end would be too late."""
 RATES = ((6, 100, 15), (8, 100, 15), (10, 100, 15), (14, 100, 15), (20, 100, 15), (22, 300, 30), (26, 300, 30), (32, 300, 30))
 """Requests per second, and targets for TTFT and TPOT in ms. The engine completes 32 such requests a second at most."""
 CAPS = (12, 16, 20, 24)
@@ -155,7 +155,7 @@ def good_of(tenant: str, records: list[RequestRecord]) -> int:
 
 
 def _shed_by_its_end(arrival: Arrival) -> Arrival:
-    """The request with the TTFT target by which a window sheds it.
+    """The request with a TTFT target by which a window may shed it.
 
     A whole answer may also wait half of the time that its TPOT target gives its tokens. That is more than a plain baseline can do: it knows
     the length.
@@ -177,10 +177,10 @@ def run(
 ) -> list[RequestRecord]:
     """Runs requests through the shipped scheduler without agents (window: `most`), pass-through, or a fixed window.
 
-    A fixed window such as `24` refuses what can no longer be in time; `24 keep` refuses nothing.
+    A fixed window such as `24` refuses what can no longer have its first token in time; see `KEEP`.
     """
     product, passing = arm == PRODUCT, arm == PASS
-    window = most if product else 256 if passing else int(arm.removesuffix(KEEP))
+    window = most if product else 256 if passing else int(arm.split(maxsplit=1)[0])
     sheds = not (product or passing or arm.endswith(KEEP))
     scheduler = Scheduler(
         settings=SHIPPED if product else PRESETS["shed" if sheds else "open"],
@@ -191,7 +191,7 @@ def run(
     for name in engines:
         scheduler.set_controls(name, Controls(n_run=window))
     DICE.seed(seed)
-    if sheds:
+    if arm.endswith(BY_END):
         arrivals = map(_shed_by_its_end, arrivals)
     return simulate(arrivals, engines, scheduler, on_end=lambda ended, now_s: history.learn(completion_of(ended, now_s))).records
 

@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from statistics import fmean
 
-from guard_study import KEEP, PASS, PRODUCT, chats, run
+from guard_study import BY_END, KEEP, PASS, PRODUCT, chats, run
 from noisy_engine import noisy
 
 from hmas.controller.core.objectives import whole_due_ms
@@ -24,7 +24,7 @@ from hmas.engines.sim.model import EngineModel
 SECONDS, COLD_S = 150.0, 40.0
 RATES = (4, 6, 8, 10, 14)
 """Requests per second. In pass-through, 79 % of the streams are good with 6, and 29 % with 8."""
-WINDOWS = ("12", "16", "24", "48", f"24{KEEP}", f"48{KEEP}")
+WINDOWS = ("12", "16", "24", *(f"{window}{how}" for window in (16, 48) for how in (BY_END, KEEP)))
 """Fixed windows, first come first served, that refuse what can no longer be in time, or nothing (`keep`)."""
 
 
