@@ -58,7 +58,9 @@ async def measure(args: argparse.Namespace, model: Path) -> dict[str, list[Figur
                 for name in order.sample(args.arms, len(args.arms)):
                     one = await _one(args, model, engine, folder / f"{number}-{name}", name, number)
                     taken[name].append(one)
-                    words = f"{one.goodput_rps:6.2f} good/s  P95 TTFT {one.ttft_p95_ms:7.1f} ms  P95 TPOT {one.tpot_p95_ms:5.1f} ms"
+                    words = (
+                        f"{one.good} good, {one.goodput_rps:6.2f}/s  P95 TTFT {one.ttft_p95_ms:7.1f} ms  P95 TPOT {one.tpot_p95_ms:5.1f} ms"
+                    )
                     print(f"{number + 1} {name:20} {words}  {one.completed} answered, {one.failed} not", flush=True)
     return taken
 
