@@ -71,13 +71,14 @@ class Absurd:
 
     Attributes:
         mode: One of `MODES`; may change at any time.
+        agent: Its name.
         said: Messages so far.
     """
 
     def __init__(self, agent: str, bus_url: str, instances: Sequence[str]) -> None:
         self.mode = MODES[0]
         self.said = 0
-        self._agent = agent
+        self.agent = agent
         self._bus = RedisBus(bus_url)
         self._instances = tuple(instances)
         self._notices: deque[RequestNotice] = deque(maxlen=STALE_REQUESTS)
@@ -87,7 +88,7 @@ class Absurd:
         """Answers until it is cancelled."""
         await self._bus.start()
         try:
-            if self._agent in ("perception", "prediction"):
+            if self.agent in ("perception", "prediction"):
                 await self._answer()
             while True:
                 for instance in self._instances:
@@ -109,7 +110,7 @@ class Absurd:
         self.said += 1
 
     def _values(self) -> dict[str, Any]:
-        fields = FIELDS[self._agent]
+        fields = FIELDS[self.agent]
         if self.mode in NUMBERS:
             found = {name: field.plausible for name, field in fields.items()}
             found[list(fields)[self.said // len(self._instances) % len(fields)]] = NUMBERS[self.mode]
@@ -121,10 +122,10 @@ class Absurd:
         return {name: int(value) if name in whole and math.isfinite(value) else value for name, value in found.items()}
 
     def _message(self, values: dict[str, Any], sent_s: float, notice: RequestNotice | None, instance: str) -> Message:
-        if self._agent == "statera":
+        if self.agent == "statera":
             bounds = [LengthBound(prompt_tokens_below=0, add_tokens=values.pop("add_tokens"), samples=1000)]
             return ControlAction(sent_s=sent_s, instance=instance, length_bounds=bounds, reason="absurd", **values)
-        if self._agent == "meta":
+        if self.agent == "meta":
             policies = sorted(POLICIES)
             return MetaDecision(
                 sent_s=sent_s,
@@ -137,7 +138,7 @@ class Absurd:
                 reason="absurd",
             )
         assert notice is not None
-        if self._agent == "prediction":
+        if self.agent == "prediction":
             tokens = values.pop("output_tokens")
             by_instance = {name: dict.fromkeys(self._instances, value) for name, value in values.items()}
             return RequestCost(request_id=notice.request_id, sent_s=sent_s, output_tokens=tokens, **by_instance)
