@@ -14,11 +14,9 @@ from zlib import crc32
 
 from hmas.agents.meta.twin.past_requests import PastRequest
 from hmas.agents.meta.twin.replay import ReplayInstance
+from hmas.controller.scheduling.instances.likeness import DECODE_LIKE, KV_LIKE
 
 WHOLE = 1 << 32
-KV_LIKE, STEP_LIKE = 1.05, 1.25
-"""Largest ratio of the KV caches and of the decode steps of instances that are alike, each and the next: an engine sizes its cache by what
-memory it finds free, and steps are fitted to what was seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +42,9 @@ class Part:
 
 def part_of(plants: Sequence[ReplayInstance], asked: int, most: int) -> Part:
     """Returns as much of the fleet as reduces the requests to about `most`: the same share of each group of instances that are alike."""
-    groups, whole = _groups(plants), Part(tuple(plants), 1.0)
-    if asked <= most or not groups:
-        return whole
+    if asked <= most or not plants:
+        return Part(tuple(plants), 1.0)
+    groups = _groups(plants)
     if len(groups) == 1:
         kept = max(1, min(len(plants), round(len(plants) * most / asked)))
         return Part(tuple(plants[:kept]), kept / len(plants))
@@ -61,7 +59,7 @@ def _groups(plants: Sequence[ReplayInstance]) -> list[list[ReplayInstance]]:
     for plant in plants:
         kinds.setdefault((plant.models, plant.held), []).append(plant)
     groups = [part for kind in kinds.values() for part in _split(kind, _kv_blocks, KV_LIKE)]
-    return [part for group in groups for part in _split(group, _step_s, STEP_LIKE)]
+    return [part for group in groups for part in _split(group, _step_s, DECODE_LIKE)]
 
 
 def _split(plants: list[ReplayInstance], size_of: Callable[[ReplayInstance], float], ratio: float) -> list[list[ReplayInstance]]:
