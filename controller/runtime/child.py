@@ -30,7 +30,7 @@ class ChildSpec:
         notifies: Whether it reports its readiness by the notify protocol; other children count as ready once started.
         watchdog_s: Longest silence of a ready child before it is killed and restarted; 0 for no limit.
         sockets: Bound sockets that it inherits. They stay open here: connections wait in them while it is started again.
-        final_codes: Exit codes after which a restart would not help, such as that for an unusable configuration.
+        final_codes: Exit codes after which a restart at once would not help, such as that for an unusable configuration.
         again_codes: Exit codes with which it asks to be started again. That is no crash.
     """
 

@@ -33,7 +33,8 @@ class RestartRule:
     """Exponential backoff with a limit of crashes.
 
     After the n-th crash in a row the restart waits `first_s * 2^(n-1)`, at most `longest_s`. After a run of `steady_s` or more, the next
-    crash counts as the first. After more than `burst` crashes within `window_s` the child is given up.
+    crash counts as the first. After more than `burst` crashes within `window_s` the child is given up. Every `again_s` one that is given up
+    is tried once more; if it then runs for `steady_s`, its crashes count as those of any other.
     """
 
     first_s: float = 0.2
@@ -41,6 +42,7 @@ class RestartRule:
     steady_s: float = 20.0
     burst: int = 10
     window_s: float = 300.0
+    again_s: float = 300.0
 
 
 @dataclass(slots=True)
@@ -49,15 +51,18 @@ class RestartHistory:
 
     rule: RestartRule
     in_a_row: int = 0
+    _given_up: bool = False
     _crashes: deque[float] = field(default_factory=deque)
 
     def crashed(self, started_s: float, now_s: float) -> float | None:
         """Records a crash; returns the seconds to wait before the next start, None to give up."""
-        self.in_a_row = 1 if now_s - started_s >= self.rule.steady_s else self.in_a_row + 1
+        steady = now_s - started_s >= self.rule.steady_s
+        self.in_a_row = 1 if steady else self.in_a_row + 1
         self._crashes.append(now_s)
         while self._crashes and now_s - self._crashes[0] > self.rule.window_s:
             self._crashes.popleft()
-        if len(self._crashes) > self.rule.burst:
+        self._given_up = len(self._crashes) > self.rule.burst or (self._given_up and not steady)
+        if self._given_up:
             return None
         # The exponent is bounded to prevent an overflow after many crashes.
         return min(self.rule.longest_s, self.rule.first_s * 2.0 ** min(self.in_a_row - 1, 30))
@@ -95,7 +100,8 @@ class Supervisor:
     """Children by name. Use as `async with Supervisor(...) as keeper: code = await keeper.run(stop)`; leaving it stops every child.
 
     A child that ends without a stop by the supervisor has crashed and is restarted by `RestartRule`, unless its exit code asks for that.
-    After a final exit code it is given up at once. A child that is given up is not started again; if it is essential, `run` returns.
+    After a final exit code it is given up at once. A child that is given up is tried again after a long pause; if it is essential, `run`
+    returns instead.
     """
 
     def __init__(
@@ -187,25 +193,25 @@ class Supervisor:
 
     async def _keep(self, kept: _Kept) -> None:
         while not self._stopping.is_set():
-            asks = False
+            asks = final = False
             if kept.child is not None:
                 started_s = self._clock.now_s()
                 code = await self._until_end(kept, kept.child)
                 if self._stopping.is_set():
                     return
-                detail, asks = exit_words(code), code in kept.spec.again_codes
-                if code in kept.spec.final_codes:
-                    self._give_up(kept, f"{detail}, after which a restart would not help")
-                    return
+                detail, asks, final = exit_words(code), code in kept.spec.again_codes, code in kept.spec.final_codes
             else:
                 started_s, detail = self._clock.now_s(), kept.status
-            delay_s = self._rule.first_s if asks else kept.history.crashed(started_s, self._clock.now_s())
+            delay_s = self._rule.first_s if asks else None if final else kept.history.crashed(started_s, self._clock.now_s())
             if delay_s is None:
-                self._give_up(kept, f"{detail}; more than {self._rule.burst} crashes within {self._rule.window_s:g} s")
-                return
-            kept.state = "waiting"
-            self._tell(kept, "stopped" if asks else "crashed", f"{detail}; starts again in {delay_s:.1f} s")
-            kept.child = None
+                self._give_up(kept, f"{detail}; " + ("a restart at once would not help" if final else "it crashes too often"))
+                if kept.spec.essential:
+                    return
+                delay_s = self._rule.again_s
+            else:
+                kept.state = "waiting"
+                self._tell(kept, "stopped" if asks else "crashed", f"{detail}; starts again in {delay_s:.1f} s")
+                kept.child = None
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), delay_s)
             # Checked after a timeout too: the stop may have come in the same iteration of the loop.
@@ -262,7 +268,7 @@ class Supervisor:
 
     def _give_up(self, kept: _Kept, detail: str) -> None:
         kept.state = "given-up"
-        self._tell(kept, "given-up", detail)
+        self._tell(kept, "given-up", detail if kept.spec.essential else f"{detail}; tried again in {self._rule.again_s:g} s")
         kept.child = None
         # Waiters are woken and learn from the state that the child was given up.
         kept.ready.set()

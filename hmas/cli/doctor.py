@@ -41,7 +41,10 @@ TIMEOUT_S = 3.0
 OUTSIDE_SHARE = 0.05
 """Share of requests with an input outside of a model's training data above which there is a warning."""
 ASIDE = "the gateway serves by its own defaults until the answers are better; where they stay worse, leave the agent out by agents.only"
-LATE = "it hangs or is gone: `hmas up` and systemd restart it within seconds; else see its log. The gateway uses its fallback meanwhile"
+LATE = (
+    "it hangs or is gone: `hmas up` and systemd restart it within seconds, one that crashed too often every five minutes "
+    "(`hmas events --all --kind process`); else see its log. The gateway uses its fallback meanwhile"
+)
 MQTT_REFUSED = "what it did not take is lost: look at the broker's ACL and limits, and at `hmas events --kind mqtt`"
 MQTT_AWAY = "serving goes on, and it tries again at least every 30 s; `hmas mqtt check` says what the broker refuses"
 KV_EVENTS = "its prefixes are known approximately meanwhile; docs/routing.md says what each state means and what to do"

@@ -131,17 +131,32 @@ async def test_one_that_keeps_crashing_is_given_up_and_the_others_stay():
     specs = [script("raise SystemExit(3)", "bad"), script(SERVE + WAIT, "good")]
     async with Supervisor(specs, on_event=events, rule=FAST) as keeper:
         gone = await events.until("given-up", child="bad")
-        assert gone.detail == "ended with status 3; more than 3 crashes within 60 s"
+        assert gone.detail == "ended with status 3; it crashes too often; tried again in 300 s"
         assert events.kinds("bad").count("started") == 4
         assert keeper.states() == {"bad": "given-up", "good": "ready"}
         assert await keeper.wait_ready(timeout_s=1) == ["bad"]
 
 
-async def test_a_final_exit_code_is_not_tried_again():
+async def test_one_that_was_given_up_is_tried_again_once_a_pause_until_it_stays(tmp_path: Path):
+    events = Events()
+    mended = tmp_path / "mended"
+    code = f"import os;os.path.exists({str(mended)!r}) or os._exit(3);" + NOTIFY + SERVE + "tell('READY=1');" + WAIT
+    rule = RestartRule(first_s=0.01, longest_s=0.05, burst=3, window_s=60.0, again_s=0.1)
+    async with Supervisor([script(code, notifies=True)], on_event=events, rule=rule) as keeper:
+        for turn in (1, 2, 3):
+            gone = await events.until("given-up", turn)
+            assert gone.detail == "ended with status 3; it crashes too often; tried again in 0.1 s"
+            assert events.kinds().count("started") == 3 + turn
+        mended.touch()
+        await events.until("ready")
+        assert keeper.states() == {"child": "ready"}
+
+
+async def test_a_final_exit_code_is_not_tried_again_at_once():
     events = Events()
     async with Supervisor([script("raise SystemExit(2)", final_codes=frozenset({2}))], on_event=events, rule=FAST) as keeper:
         gone = await events.until("given-up")
-        assert gone.detail == "ended with status 2, after which a restart would not help"
+        assert gone.detail == "ended with status 2; a restart at once would not help; tried again in 300 s"
         assert await keeper.wait_ready(timeout_s=1) in ([], ["child"])
     assert events.kinds() == ["started", "ready", "given-up"]
 
