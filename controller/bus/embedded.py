@@ -111,8 +111,17 @@ class EmbeddedServer:
         Raises:
             BusError: No server was found, another one uses the directory, or it did not start; with the last lines of its log.
         """
-        if self.pid is not None:
-            return self.url
+        if self.pid is None:
+            self.launch()
+            self.await_answer()
+        return self.url
+
+    def launch(self) -> None:
+        """Starts the server, which `await_answer` then waits for.
+
+        Raises:
+            BusError: No server was found, another one uses the directory, or the process could not be started.
+        """
         self.binary = self.binary or find_server()
         self._prepare_dir()
         assert self._lock is not None
@@ -131,9 +140,26 @@ class EmbeddedServer:
         except (OSError, subprocess.SubprocessError) as error:
             # No memory, too many processes: `hmas up` tries again.
             raise BusError(f"the embedded bus server could not be started: {error}") from error
-        self._await_ping()
         log.info("embedded bus server: %s %s (%s), %s", self.binary.path, self.binary.version, self.binary.origin, self.url)
-        return self.url
+
+    def await_answer(self) -> None:
+        """Blocks until the server that was launched answers PING; one that does not within ten seconds is killed. Any thread may call it.
+
+        Raises:
+            BusError: It did not answer, or has ended; with the last lines of its log.
+        """
+        process = self._process
+        assert process is not None, "launch it first"
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline_s:
+            if process.poll() is not None:
+                raise BusError(f"the embedded bus server ended with status {process.returncode}: {self._log_tail()}")
+            if _answers_ping(self._socket):
+                return
+            time.sleep(_POLL_S)
+        process.kill()
+        process.wait()
+        raise BusError(f"the embedded bus server did not answer within {START_TIMEOUT_S:.0f} s: {self._log_tail()}")
 
     def stop(self) -> None:
         """Ends the server (SIGTERM, SIGKILL after five seconds) and unlocks the directory. The data of a durable server stays."""
@@ -174,19 +200,6 @@ class EmbeddedServer:
             )
             if len(os.fsencode(self._socket)) > UNIX_PATH_LIMIT:
                 raise BusError(f"socket path {self._socket} has more than {UNIX_PATH_LIMIT} bytes; choose a shorter state_dir or TMPDIR")
-
-    def _await_ping(self) -> None:
-        assert self._process is not None
-        deadline_s = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < deadline_s:
-            if self._process.poll() is not None:
-                raise BusError(f"the embedded bus server ended with status {self._process.returncode}: {self._log_tail()}")
-            if _answers_ping(self._socket):
-                return
-            time.sleep(_POLL_S)
-        self._process.kill()
-        self._process.wait()
-        raise BusError(f"the embedded bus server did not answer within {START_TIMEOUT_S:.0f} s: {self._log_tail()}")
 
     def _log_tail(self) -> str:
         with contextlib.suppress(OSError):

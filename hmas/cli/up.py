@@ -150,7 +150,9 @@ async def _watch(server: EmbeddedServer) -> None:
         if server.pid is None:
             log.warning("the embedded bus server has ended; starting it again")
             try:
-                server.start()
+                server.launch()
+                # The other processes are watched meanwhile.
+                await asyncio.to_thread(server.await_answer)
             except (BusError, OSError) as error:
                 log.warning("%s", error)
 

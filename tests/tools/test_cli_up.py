@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from typing_kit import known
 
+from hmas.controller.bus.embedded import find_server
 from hmas.controller.config.derived import AGENT_NAMES
 from hmas.controller.runtime.ports import free_port
 
@@ -246,6 +247,24 @@ def test_the_embedded_bus_comes_back(tmp_path):
         assert chat(doc)[0] == 200
         until(lambda: json.loads(up.hmas("status", "--json")[1])["bus"]["connected"])
         assert up.stop() == 0
+
+
+def test_a_bus_that_does_not_answer_keeps_no_other_process_from_being_watched(tmp_path):
+    hangs, binary = tmp_path / "hangs", tmp_path / "bin" / "valkey-server"
+    binary.parent.mkdir()
+    binary.write_text(f'#!/bin/sh\n[ "$1" != --version ] && [ -e {hangs} ] && exec sleep 60\nexec {find_server().path} "$@"\n')
+    binary.chmod(0o755)
+    path = f"{binary.parent}:{os.environ['PATH']}"
+    with Up(tmp_path, "--engine", "sim", "--no-auth", "--no-agents", PATH=path) as up:
+        up.announced()
+        hangs.touch()
+        os.kill(up.child("valkey-server"), signal.SIGKILL)
+        until(lambda: "sleep 60" in up.family())
+        os.kill(up.child("run gateway"), signal.SIGKILL)
+        until(lambda: "gateway crashed" in up.log.read_text(), 3.0)
+        assert "sleep 60" in up.family(), "the bus is still waited for"
+        assert up.stop() == 0
+        assert "sleep 60" not in up.family()
 
 
 def test_before_an_engine_that_is_not_there(tmp_path):
