@@ -28,6 +28,8 @@ LEAST_VERSION = (7, 0)
 """Older servers leave trimmed entries pending after XAUTOCLAIM."""
 START_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 5.0
+LOG_MOST = 1 << 20
+"""Bytes of a log that is put aside."""
 _POLL_S = 0.005
 
 
@@ -94,6 +96,7 @@ class EmbeddedServer:
         self._lock: int | None = None
         self._short_dir: tempfile.TemporaryDirectory[str] | None = None
         self._socket = self.directory / "r.sock"
+        self._log = self.directory / "server.log"
 
     @property
     def url(self) -> str:
@@ -126,7 +129,7 @@ class EmbeddedServer:
         self._prepare_dir()
         assert self._lock is not None
         try:
-            with (self.directory / "server.log").open("ab") as output:
+            with self._log.open("ab") as output:
                 self._process = subprocess.Popen(
                     self._command(self.binary.path),
                     stdin=subprocess.DEVNULL,
@@ -160,6 +163,14 @@ class EmbeddedServer:
         process.kill()
         process.wait()
         raise BusError(f"the embedded bus server did not answer within {START_TIMEOUT_S:.0f} s: {self._log_tail()}")
+
+    def bound_log(self) -> None:
+        """Puts a log of more than `LOG_MOST` bytes aside as `server.log.1`, in place of the one before. A fault changes nothing."""
+        with contextlib.suppress(OSError):
+            if self._log.stat().st_size > LOG_MOST:
+                # The server goes on appending to the file that it has open, so that a rename would not do.
+                shutil.copyfile(self._log, self._log.with_suffix(".log.1"))
+                os.truncate(self._log, 0)
 
     def stop(self) -> None:
         """Ends the server (SIGTERM, SIGKILL after five seconds) and unlocks the directory. The data of a durable server stays."""
@@ -203,7 +214,7 @@ class EmbeddedServer:
 
     def _log_tail(self) -> str:
         with contextlib.suppress(OSError):
-            return " | ".join((self.directory / "server.log").read_text(errors="replace").splitlines()[-5:])
+            return " | ".join(self._log.read_text(errors="replace").splitlines()[-5:])
         return "no log"
 
 

@@ -146,6 +146,7 @@ async def _watch(server: EmbeddedServer) -> None:
     wait_s = BUS_CHECK_S
     while True:
         await asyncio.sleep(wait_s)
+        server.bound_log()
         wait_s = BUS_CHECK_S if server.pid is not None else min(2.0 * wait_s, BUS_WAIT_MOST_S)
         if server.pid is None:
             log.warning("the embedded bus server has ended; starting it again")

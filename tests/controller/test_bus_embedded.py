@@ -107,6 +107,23 @@ def test_a_server_that_ends_at_once_is_reported_with_its_log(tmp_path, bare_path
     server.stop()
 
 
+def test_a_long_log_is_put_aside_while_the_server_goes_on_writing(tmp_path: Path):
+    server = EmbeddedServer(tmp_path / "bus")
+    server.start()
+    log, aside = tmp_path / "bus" / "server.log", tmp_path / "bus" / "server.log.1"
+    server.bound_log()
+    assert not aside.exists()
+    for filler in (b"a", b"b"):
+        with log.open("ab") as file:
+            file.write(filler * (embedded.LOG_MOST + 1))
+        server.bound_log()
+        assert log.stat().st_size == 0
+        assert aside.read_bytes().endswith(filler)
+    server.stop()
+    assert "bye bye" in log.read_text()
+    assert log.stat().st_size < 10_000, "it has no hole"
+
+
 @pytest.mark.parametrize("error", [OSError("no memory"), subprocess.SubprocessError("in preexec_fn")])
 def test_a_server_that_cannot_be_started_may_be_tried_again(tmp_path, monkeypatch, error):
     def fails(*_: object, **__: object) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from typing_kit import known
 
-from hmas.controller.bus.embedded import find_server
+from hmas.controller.bus.embedded import LOG_MOST, find_server
 from hmas.controller.config.derived import AGENT_NAMES
 from hmas.controller.runtime.ports import free_port
 
@@ -242,10 +242,13 @@ def test_the_embedded_bus_comes_back(tmp_path):
     with Up(tmp_path, "--engine", "sim", "--no-auth", "--no-agents") as up:
         doc = up.announced()
         old = up.child("valkey-server")
+        log = next(tmp_path.rglob("server.log"))
+        log.write_bytes(bytes(LOG_MOST + 1))
         os.kill(old, signal.SIGKILL)
         until(lambda: any("valkey-server" in line and pid != old for line, pid in up.family().items()))
         assert chat(doc)[0] == 200
         until(lambda: json.loads(up.hmas("status", "--json")[1])["bus"]["connected"])
+        assert log.stat().st_size < LOG_MOST
         assert up.stop() == 0
 
 
