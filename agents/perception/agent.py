@@ -25,6 +25,7 @@ from hmas.controller.config.derived import models_dir
 from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import ModelError
 from hmas.controller.core.messages import (
+    NOTICE_FRESH_S,
     REQUESTS,
     TELEMETRY,
     Completion,
@@ -36,8 +37,6 @@ from hmas.controller.core.messages import (
 )
 from hmas.controller.runtime.process import resident_bytes
 
-NOTICE_MAX_AGE_S = 10.0
-"""A request that has waited longer has been dispatched on defaults, or is about to be."""
 REPLAY = 5_000
 """Newest telemetry entries read at start to learn lengths again."""
 RECENT = 2_000
@@ -72,7 +71,7 @@ class PerceptionAgent:
     streams: tuple[str, ...] = (REQUESTS,)
     follows: tuple[str, ...] = (TELEMETRY,)
     tick_s = 1.0
-    max_age_s: Mapping[type[Message], float] = MappingProxyType({RequestNotice: NOTICE_MAX_AGE_S})
+    max_age_s: Mapping[type[Message], float] = MappingProxyType({RequestNotice: NOTICE_FRESH_S})
 
     def __init__(self, config: Config) -> None:
         self._settings = config.agents

@@ -29,6 +29,7 @@ from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import ModelError
 from hmas.controller.core.messages import (
     FEATURES,
+    NOTICE_FRESH_S,
     TELEMETRY,
     Completion,
     Event,
@@ -43,8 +44,6 @@ from hmas.controller.runtime.process import resident_bytes
 
 log = logging.getLogger(__name__)
 
-FEATURES_MAX_AGE_S = 10.0
-"""A request that has waited longer has been dispatched on defaults, or is about to be."""
 REPLAY = 5_000
 """Newest telemetry entries read at start to learn speeds and loads again."""
 REPORT_EVERY_S = 10.0
@@ -85,7 +84,7 @@ class PredictionAgent:
     streams: tuple[str, ...] = (FEATURES,)
     follows: tuple[str, ...] = (TELEMETRY,)
     tick_s = 1.0
-    max_age_s: Mapping[type[Message], float] = MappingProxyType({RequestFeatures: FEATURES_MAX_AGE_S})
+    max_age_s: Mapping[type[Message], float] = MappingProxyType({RequestFeatures: NOTICE_FRESH_S})
 
     def __init__(self, config: Config) -> None:
         self._settings = config.agents

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hmas.controller.control.resolve import META, STATERA
-from hmas.controller.core.messages import VIEW_FRESH_S
+from hmas.controller.core.messages import NOTICE_FRESH_S, VIEW_FRESH_S
 
 ANSWER_S = 5.0
 """How long perception and prediction may take for an answer: they answer within milliseconds, but only if requests come."""
+UNASKED_S = 2.0 * NOTICE_FRESH_S
+"""After so long without a new request, agents that run have answered the earlier ones or dropped them: perception, and then prediction."""
 START_S = 15.0
 """How long after its start a gateway may have heard nothing of an agent."""
 ASKED = ("perception", "prediction")
@@ -49,9 +51,11 @@ class AgentLiveness:
     def __init__(self) -> None:
         self.received_s: dict[str, float] = {}
         self._asked_s: dict[str, float] = {}
+        self._newest_s = 0.0
 
     def asked(self, now_s: float) -> None:
         """Records that a request was published to the agents that answer requests."""
+        self._newest_s = now_s
         if len(self._asked_s) < len(ASKED):
             for name in ASKED:
                 self._asked_s.setdefault(name, now_s)
@@ -60,6 +64,11 @@ class AgentLiveness:
         """Records a message of an agent. For the agents that answer requests it counts as an answer to all requests so far."""
         self.received_s[name] = now_s
         self._asked_s.pop(name, None)
+
+    def reported(self, name: str, now_s: float) -> None:
+        """Records that an agent runs, by a report that it sends unasked. Requests that it has dropped by now wait for no answer of it."""
+        if now_s - self._newest_s > UNASKED_S:
+            self._asked_s.pop(name, None)
 
     def states(
         self, names: Collection[str], running: Collection[str], now_s: float, *, started_s: float, stale_after_s: float

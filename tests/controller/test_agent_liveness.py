@@ -1,7 +1,7 @@
 """How old an agent's last answer may be, and which agent is named when several are silent."""
 
 from hmas.controller.config.derived import AGENT_NAMES
-from hmas.controller.control.agent_liveness import ANSWER_S, START_S, AgentLiveness
+from hmas.controller.control.agent_liveness import ANSWER_S, START_S, UNASKED_S, AgentLiveness
 from hmas.controller.core.messages import VIEW_FRESH_S
 
 STALE_S = 15.0
@@ -41,6 +41,22 @@ def test_a_request_without_an_answer_makes_an_agent_late_however_many_follow():
     agents.received("prediction", 109.0)
     agents.asked(110.0)
     assert states(agents, 110.0)["prediction"] == "ok"
+
+
+def test_an_agent_that_dropped_the_last_request_and_reports_is_not_late_but_one_that_is_gone_is():
+    agents = all_heard(100.0)
+    agents.asked(101.0)
+    agents.reported("perception", 101.0 + UNASKED_S)
+    assert states(agents, 121.0)["perception"] == "late", "it may still answer"
+    agents.reported("perception", 101.1 + UNASKED_S)
+    found = states(agents, 122.0)
+    assert (found["perception"], found["prediction"]) == ("ok", "late")
+    agents.reported("prediction", 122.0)
+    assert states(agents, 122.0)["prediction"] == "ok"
+    agents.asked(123.0)
+    agents.asked(142.0)
+    agents.reported("perception", 144.0)
+    assert states(agents, 144.0)["perception"] == "late", "requests go on to come, and it answers none"
 
 
 def test_qos_is_named_and_not_those_that_wait_for_its_views():

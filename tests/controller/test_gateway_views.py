@@ -14,7 +14,7 @@ from hmas.cli.doctor import check_advice, check_agents
 from hmas.cli.status import page as status_page
 from hmas.cli.views import page
 from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig, SchedulerConfig
-from hmas.controller.core.messages import MetaDecision, RequestCost, RequestFeatures
+from hmas.controller.core.messages import MetaDecision, ModelReport, RequestCost, RequestFeatures
 from hmas.controller.core.messages.views import ChangePoint
 from hmas.controller.core.types import TaskType
 from hmas.controller.runtime.clock import SystemClock
@@ -118,6 +118,16 @@ async def test_an_agent_that_is_left_out_and_runs_all_the_same_is_not_heard(tmp_
         rig.gateway.control.settle()
         assert rig.gateway.scheduler.policy == "fcfs"
         assert rig.gateway.liveness.received_s == {}
+
+
+async def test_a_request_that_perception_dropped_makes_it_late_until_it_reports(tmp_path: Path):
+    async with running(tmp_path) as rig:
+        now_s = rig.gateway.clock.now_s()
+        rig.gateway.liveness.asked(now_s - 30.0)
+        assert (await call(rig.operator.status))["agents"]["perception"]["state"] == "late"
+        rig.bus.post(ModelReport(sent_s=now_s, agent="perception", model="rules"))
+        await eventually(rig.gateway.model_reports.fresh)
+        assert (await call(rig.operator.status))["agents"]["perception"]["state"] == "ok"
 
 
 async def test_an_engine_that_has_never_answered_is_not_down_for_56_years(tmp_path: Path):

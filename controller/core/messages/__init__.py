@@ -20,6 +20,7 @@ from hmas.controller.core.messages.operations import Event as Event
 from hmas.controller.core.messages.operations import ModelReport as ModelReport
 from hmas.controller.core.messages.operations import OverrideNotice as OverrideNotice
 from hmas.controller.core.messages.operations import Severity as Severity
+from hmas.controller.core.messages.requests import NOTICE_FRESH_S as NOTICE_FRESH_S
 from hmas.controller.core.messages.requests import Completion as Completion
 from hmas.controller.core.messages.requests import RequestCost as RequestCost
 from hmas.controller.core.messages.requests import RequestFeatures as RequestFeatures

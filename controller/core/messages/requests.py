@@ -5,6 +5,9 @@ from msgspec import field
 from hmas.controller.core.messages.base import Message
 from hmas.controller.core.types import OutcomeKind, TaskType
 
+NOTICE_FRESH_S = 10.0
+"""Age above which a notice, or the features of a request, are not answered: it has been dispatched on defaults, or is about to be."""
+
 
 class RequestNotice(Message, frozen=True, tag="request"):
     """A request has been queued (gateway -> perception).

@@ -143,6 +143,7 @@ class AgentSubscriber:
             case DecisionOutcome():
                 self._decisions.record(message)
             case ModelReport():
+                self._liveness.reported(message.agent, self._clock.now_s())
                 self._reports.record(message)
 
     def _hears(self, message: Message) -> bool:
