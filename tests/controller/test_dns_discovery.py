@@ -110,6 +110,18 @@ async def test_names_are_asked_for_as_often_as_they_say():
     assert named(discovery, one) == ["vllm-10.0.0.1-8000", "vllm-10.0.0.2-8000"]
 
 
+async def test_an_engine_leaves_once_three_answers_in_a_row_were_without_it():
+    names, one = Names([("10.0.0.1", 8000), ("10.0.0.2", 8000)]), entry(every_s=1.0)
+    discovery = names.discovery(one)
+    await discovery.refresh(0.0)
+    both, some = names.answer, [("10.0.0.1", 8000)]
+    for now_s, names.answer in enumerate([some, some, both, some, [], OSError("name server down"), some], start=1):
+        assert not await discovery.refresh(now_s)
+    assert named(discovery, one) == ["vllm-10.0.0.1-8000", "vllm-10.0.0.2-8000"]
+    assert await discovery.refresh(8.0)
+    assert named(discovery, one) == ["vllm-10.0.0.1-8000"]
+
+
 @pytest.mark.parametrize(
     "answer", [[], OSError("name server down"), DnsUnknown("NXDOMAIN"), TimeoutError(), UnicodeError("label empty")], ids=repr
 )
@@ -155,6 +167,11 @@ async def test_a_flood_of_addresses_is_bounded():
     discovery = names.discovery(one)
     await discovery.refresh(0.0)
     assert len(named(discovery, one)) == FOUND_MOST
+    names.answer = [("99.0.0.9", 8000)]
+    await discovery.refresh(100.0)
+    found = named(discovery, one)
+    assert len(found) == FOUND_MOST
+    assert "vllm-99.0.0.9-8000" in found, "what is named now comes before what is missing"
 
 
 async def test_entries_come_and_go_with_the_configuration():

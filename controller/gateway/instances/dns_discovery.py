@@ -20,6 +20,8 @@ LOOK_S = 1.0
 """How often it is looked which names are due."""
 FOUND_MOST = 1000
 """Most instances of one name: those first in order."""
+GONE_AFTER = 3
+"""After so many answers in a row without an instance it is gone: a server of names may answer with some of the addresses only."""
 ANSWER_S = 5.0
 """How long an answer is waited for."""
 NAME_MOST = 64
@@ -38,9 +40,9 @@ class DnsUnknown(HmasError):
 
 
 class DnsDiscovery:
-    """Knows the instances that DNS last named.
+    """Knows the instances that DNS named in one of the last `GONE_AFTER` answers.
 
-    A name without an answer, or with an empty one, keeps its instances: a server of names that fails is no reason to stop serving.
+    An empty answer is none: a server of names that fails is no reason to stop serving.
 
     Args:
         entries: What is looked for.
@@ -52,7 +54,8 @@ class DnsDiscovery:
         self._entries = entries
         self._told = told
         self._resolve = resolve or {"A": addresses, "SRV": targets}
-        self._found: dict[str, tuple[Place, ...]] = {}
+        # By name and instance, how many answers in a row were without it.
+        self._found: dict[str, dict[Place, int]] = {}
         self._asked_s: dict[str, float] = {}
         self._failing: set[str] = set()
         self._changed = asyncio.Event()
@@ -78,6 +81,8 @@ class DnsDiscovery:
             if before.pop(entry.name, None) != _question(entry):
                 self._asked_s.pop(entry.name, None)
                 self._failing.discard(entry.name)
+                # The first answer to another question replaces what was found.
+                self._found[entry.name] = dict.fromkeys(self._found.get(entry.name, ()), GONE_AFTER)
                 self._changed.set()
         for name in before:
             self._asked_s.pop(name, None)
@@ -109,12 +114,12 @@ class DnsDiscovery:
     async def _ask(self, entry: EnginesDnsConfig, now_s: float, *, at_start: bool) -> bool:
         self._asked_s[entry.name] = now_s
         url = urlsplit(entry.url)
-        found: tuple[Place, ...] = ()
+        found: list[Place] = []
         fault = ""
         try:
             async with asyncio.timeout(ANSWER_S):
                 asked = await self._resolve[entry.record](url.hostname or "", url.port or (443 if url.scheme == "https" else 80))
-            found = tuple(sorted(set(asked))[:FOUND_MOST])
+            found = sorted(set(asked))[:FOUND_MOST]
             if not found:
                 raise DnsUnknown(f"{url.hostname} has no {entry.record} records")
         except (ConfigError, DnsUnknown, OSError, TimeoutError, UnicodeError) as error:
@@ -134,9 +139,11 @@ class DnsDiscovery:
         if entry.name in self._failing:
             self._failing.discard(entry.name)
             self._told(entry.name, "")
-        changed = found != self._found.get(entry.name)
-        self._found[entry.name] = found
-        return changed
+        before = self._found.get(entry.name, {})
+        missed = {place: count + 1 for place, count in before.items() if place not in found and count + 1 < GONE_AFTER}
+        places = sorted([*found, *missed][:FOUND_MOST])
+        self._found[entry.name] = {place: missed.get(place, 0) for place in places}
+        return places != sorted(before)
 
 
 def _question(entry: EnginesDnsConfig) -> tuple[str, str, str]:
