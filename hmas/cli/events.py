@@ -10,15 +10,17 @@ from typing import Any
 import click
 import msgspec
 
-from hmas.cli.admin import admin_url_option, config_option, connect, read_config
+from hmas.cli.admin import admin_url_option, config_option, connect, read_for_client
 from hmas.cli.output import clock_words, example, hint, json_option, say, say_json
 from hmas.controller.admin.client import AdminClient
 from hmas.controller.bus.redis_bus import RedisBus
 from hmas.controller.config.derived import bus_url
+from hmas.controller.config.loader import STATE_DIR
 from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import AdminUnreachable, BusError
 from hmas.controller.core.messages import EVENTS, MAXLEN, Event
 
+BUS = (STATE_DIR, ("bus", "url"), ("bus", "key_prefix"))
 POLL_S = 1.0
 CONNECT_S = 5.0
 KEPT = 2000
@@ -42,7 +44,8 @@ def events(*, limit: int, follow: bool, kind: str, everything: bool, as_json: bo
     With --follow --json: one JSON object per line.
     """
     if everything:
-        asyncio.run(_from_bus(read_config(config_file), limit, kind, follow=follow, as_json=as_json))
+        config = read_for_client(config_file, BUS, "HMAS_STATE_DIR, HMAS_BUS__URL and HMAS_BUS__KEY_PREFIX")
+        asyncio.run(_from_bus(config, limit, kind, follow=follow, as_json=as_json))
         return
     client = connect(admin_url, config_file)
     newest = client.events(KEPT)

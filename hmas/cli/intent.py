@@ -16,18 +16,19 @@ from hmas.cli.admin import (
     config_option,
     connect,
     login_name,
-    read_config,
+    read_for_client,
     winners_over,
 )
 from hmas.cli.output import EXIT_FAILED, duration_words, example, hint, json_option, say, say_json, table
 from hmas.cli.override import override_list
 from hmas.cli.values import Duration
 from hmas.controller.config.override_format import document_of
-from hmas.controller.config.schema import AgentsConfig
 from hmas.controller.core.errors import AdminError, AdminUnreachable, OverrideError
 from hmas.controller.runtime.clock import SystemClock
 from hmas.intents.answer import question
 from hmas.intents.plan import WORDS_MOST, Plan, plan, site_of
+
+ENDPOINT = tuple(("agents", f"meta_llm_{name}") for name in ("url", "model", "key_env"))
 
 
 @click.command(epilog=example('hmas intent "release day: team-a comes first until six, batch may wait"'))
@@ -57,11 +58,10 @@ def intent(ctx: click.Context, /, *, words: str, override_id: str | None, as_jso
         raise click.UsageError(f"WORDS has {len(words)} characters; allowed: 1 to {WORDS_MOST} printable ones")
     if as_json and not (yes or dry_run):
         raise click.UsageError("--json shows no table to confirm; give --yes or --dry-run with it")
-    config = read_config(options["config_file"])
     client = connect(options["admin_url"], options["config_file"])
     now_s = SystemClock().now_s()
+    endpoint, model = _endpoint(options)
     site = site_of(client.status(), words, now_s)
-    endpoint, model = _endpoint(config.agents, options)
     asked = question(words, site.tenants, site.models, now_s, None, model=model)
     try:
         made = plan(
@@ -98,9 +98,10 @@ def intent(ctx: click.Context, /, *, words: str, override_id: str | None, as_jso
     ctx.exit(0 if dry_run or (applied is not None and not won_by) else EXIT_FAILED)
 
 
-def _endpoint(agents: AgentsConfig, options: dict[str, Any]) -> tuple[ChatEndpoint, str]:
+def _endpoint(options: dict[str, Any]) -> tuple[ChatEndpoint, str]:
     """The server to ask, and the model there. The configured key goes to the configured server alone."""
     if not (url := options["base_url"]):
+        agents = read_for_client(options["config_file"], ENDPOINT, "--base-url").agents
         chosen = options["model"]
         return configured_endpoint(agents, os.environ, timeout_s=options["timeout_s"]), agents.meta_llm_model if chosen is None else chosen
     key = os.environ.get(options["key_env"], "") if options["key_env"] else ""

@@ -174,8 +174,10 @@ def test_it_asks_the_server_that_is_configured_for_meta_with_its_key(hmas, monke
     monkeypatch.setenv("META_KEY", "k1")
     with chat_server(says(GOOD)) as chat, chat_server(says(GOOD)) as other:
         path = tmp_path / "hmas.yaml"
-        path.write_text(f"agents: {{meta_llm_url: '{chat.url}', meta_llm_model: small, meta_llm_key_env: META_KEY}}\n")
-        assert hmas("intent", WORDS, "--dry-run", "--config", str(path))[0] == 0
+        path.write_text(
+            f"agents: {{meta_llm_url: '{chat.url}', meta_llm_model: small, meta_llm_key_env: META_KEY}}\nscheduler: {{n_rum: 4}}\n"
+        )
+        assert hmas("intent", WORDS, "--dry-run", "--config", str(path))[0] == 0, "a mistake elsewhere is none of its business"
         assert hmas("intent", WORDS, "--dry-run", "--config", str(path), "--base-url", other.url)[0] == 0
     assert (chat.keys, chat.asked[0]["model"]) == (["Bearer k1"], "small")
     assert other.keys == [""], "the configured key goes nowhere else"

@@ -139,6 +139,11 @@ def test_sighup_makes_the_gateway_read_its_configuration_again(tmp_path):
         up.process.send_signal(signal.SIGHUP)
         until(lambda: json.loads(up.hmas("status", "--json")[1])["policy"]["name"] == "sjf")
         assert up.child("run gateway") == gateway, "it was not started again"
+        config.write_text("scheduler: {n_rum: 4}\nbus: {key_prefix: other}")
+        code, out = up.hmas("events", "--all", "--config", str(config))
+        assert (code, out) == (0, ""), "it reads what tells the bus and its streams alone, and nobody writes to these"
+        config.write_text("scheduler: {n_rum: 4}")
+        assert "process.started gateway" in up.hmas("events", "--all", "--config", str(config))[1]
 
 
 def test_sighup_starts_the_agents_again_that_a_change_concerns(tmp_path):
