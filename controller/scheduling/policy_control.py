@@ -277,11 +277,13 @@ class PolicyControl:
             SchedulingError: Unknown instance.
         """
         instance = self._instance(snapshot.engine)
+        was_healthy = instance.engine is not None and instance.engine.healthy
         if instance.observe(snapshot):
             # It may have been restarted. A shorter gap may be one lost connection, and says nothing about its cache.
             self._planner.routers.left(instance.name)
             self._wait_queue.forgive(instance.name)
-        if not snapshot.healthy:
+        if not (snapshot.healthy or was_healthy):
+            # The first such report may be of one lost connection. What waits for the engine moves once the next report confirms it.
             self._binding.changed(instance.name)
 
     def _instance(self, name: str) -> Instance:

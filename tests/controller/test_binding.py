@@ -84,8 +84,8 @@ def test_requests_move_when_their_instance_takes_none(fails: str):
     if fails == "drains":
         made.set_draining("a", True)
     elif fails == "unhealthy":
-        made.observe(reading("a"))
-        made.observe(reading("a", healthy=False, at_s=2.0))
+        for at_s in range(3):
+            made.observe(reading("a", healthy=not at_s, at_s=at_s))
     elif fails == "leaves":
         made.end("000000", OutcomeKind.CANCELLED, 1.0)
         made.remove_instance("a", 1.0)
@@ -101,6 +101,20 @@ def test_requests_move_when_their_instance_takes_none(fails: str):
         last = next(iter(now), None)
     assert order == [2, 3, 4, 5], "the order of submission is kept"
     made.check_conservation()
+
+
+def test_one_report_that_may_be_of_a_lost_connection_moves_nothing():
+    made = build("a", "b", n_run=1)
+    for number in range(6):
+        submit(made, number, prompt_tokens=10)
+    assert placed(made) == {0: "a", 1: "b"}
+    made.observe(reading("a"))
+    for request in (0, 2):
+        made.observe(reading("a", healthy=False, at_s=2.0))
+        assert placed(made, 2.0) == {}
+        made.observe(reading("a", at_s=2.1))
+        made.end(f"{request:06d}", OutcomeKind.COMPLETED, 2.1)
+        assert placed(made, 2.1) == {request + 2: "a"}
 
 
 def test_one_that_has_just_changed_its_models_gets_nothing_of_one_that_leaves():

@@ -15,6 +15,7 @@ from hmas.controller.gateway.instances.monitor import MODELS_EVERY_S, RETRY_REFU
 from hmas.controller.observability.event_log import KEPT, EventLog
 from hmas.controller.observability.observer import Observers
 from hmas.engines.base import EngineCapabilities, EngineSnapshot, KnobReport, Knobs
+from hmas.engines.errors import ConnectionBroken
 
 START = {"n_run": 32, "token_budget": 1024}
 
@@ -66,6 +67,18 @@ class BusyEngine:
 def fleet_of(engine, clock):
     event_log = EventLog(MemoryBus())
     return Fleet([(EngineConfig(name="e", url=engine.url), engine)], clock, Observers([event_log], clock)), event_log
+
+
+async def test_further_lost_connections_do_not_confirm_the_first():
+    fleet, _ = fleet_of(BusyEngine(), Clock())
+    await fleet.poll_all()
+    readings: list[bool] = []
+    fleet.on_snapshot = lambda snapshot: readings.append(snapshot.healthy)
+    for _ in range(3):
+        fleet.connection_failed("e", ConnectionBroken("it is gone"))
+    await fleet.poll_all()
+    assert readings == [False, True]
+    assert fleet.instances["e"].poll_now.is_set()
 
 
 def test_steps_of_statera_push_no_other_event_out():

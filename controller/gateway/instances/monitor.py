@@ -87,12 +87,15 @@ class Fleet(ServedModels):
     def connection_failed(self, name: str, error: EngineError) -> None:
         """Polls an instance at once that lost the connection of a request; it counts as down until then if no answer had begun.
 
-        Half an answer tells less: vLLM ends the streams of some mistaken requests so, and serves all others.
+        Half an answer tells less: vLLM ends the streams of some mistaken requests so, and serves all others. If the instance counts as down
+        already, another lost connection confirms nothing: the poll will.
         """
-        if isinstance(error, AnswerBroken):
-            self.instances[name].poll_now.set()
-        elif isinstance(error, EngineUnavailable) and not isinstance(error, EngineSilent | StaleConnection):
+        instance = self.instances[name]
+        lost = isinstance(error, EngineUnavailable) and not isinstance(error, EngineSilent | StaleConnection | AnswerBroken)
+        if lost and instance.healthy:
             self.mark_down(name, str(error))
+        elif lost or isinstance(error, AnswerBroken):
+            instance.poll_now.set()
 
     def answer_began(self, name: str, sent_s: float) -> None:
         """Records that an instance has begun to answer a request sent at `sent_s`."""
