@@ -25,6 +25,21 @@ def test_pace_learns_floor_mean_and_prefill():
     assert pace.prefill_ms(5000, 0.0) == pytest.approx(5000 * 220 / 1020, rel=0.05)
 
 
+def test_the_time_of_computed_tokens_is_followed_once_nothing_predicts_what_is_cached():
+    pace = InstanceSpeed()
+    for _ in range(100):
+        pace.prefilled(100.0, 1000, 500)
+    assert pace.computed_ms(1, 0, 0.0) == pytest.approx(0.2)
+    for number in range(200):
+        pace.prefilled(400.0, 1000)
+        if number == 20:
+            # Some requests have no prediction while others have: theirs counts.
+            assert pace.computed_ms(1, 0, 0.0) == pytest.approx(0.2)
+    assert pace.computed_ms(1, 0, 0.0) == pytest.approx(0.4, rel=0.05)
+    pace.prefilled(400.0, 1000, 500)
+    assert pace.computed_ms(1, 0, 0.0) == pytest.approx(0.8)
+
+
 def test_the_pace_follows_the_batch_at_once_and_noise_slowly():
     pace = InstanceSpeed()
     noise = random.Random(1)

@@ -44,6 +44,9 @@ _PREFILL_MOST = 4.0
 """Once `_PREFILL_KNOWN` prompts are known, one counts at most this many times what it usually takes. A single first token that an engine
 holds up for half a minute would otherwise make the instance look many times slower for a hundred prompts, and routers would send it none
 that could show otherwise. An engine that has become slower is followed all the same, by a few per cent with each prompt."""
+_UNPREDICTED_MOST = 50
+"""Prompts in a row, none with a prediction of what is cached, after which the time of computed tokens alone is forgotten. It is as many as
+are remembered by `_PREFILL_DECAY`."""
 _STOPS_STEPS, _STOP_SHARE = 128.0, 0.1
 """Steps of the engine in which half of what is known of the share of stops is replaced; and the weight of a new one in their mean."""
 _STOPS_MOST_MS = 10_000.0
@@ -170,6 +173,7 @@ class InstanceSpeed:
         "_mean_steps",
         "_prefill",
         "_step",
+        "_unpredicted",
         "alone_ms",
         "floor_ms",
         "foresight",
@@ -188,6 +192,7 @@ class InstanceSpeed:
         self._mean_ms = self._mean_steps = 0.0
         self._prefill = _PromptTime()
         self._computed = _PromptTime()
+        self._unpredicted = 0
 
     def token_ms(self, sequences: float) -> float | None:
         """Time per output token with so many sequences in flight, None before the first sample."""
@@ -282,8 +287,15 @@ class InstanceSpeed:
             cached_tokens: How many of them were expected to be cached, None if nothing was known about it.
         """
         self._prefill.add(ttft_ms, prompt_tokens)
+        if cached_tokens is None:
+            self._unpredicted += 1
+            if self._unpredicted >= _UNPREDICTED_MOST:
+                # No router predicts what is cached any more, so nothing would ever correct it.
+                self._computed = _PromptTime()
+            return
+        self._unpredicted = 0
         # A prompt of which little is computed shows the time of a step rather than that of its tokens.
-        if cached_tokens is not None and 2 * cached_tokens <= prompt_tokens:
+        if 2 * cached_tokens <= prompt_tokens:
             self._computed.add(ttft_ms, prompt_tokens - cached_tokens)
 
     def prefill_ms(self, prompt_tokens: int, predicted_ms: float) -> float:
