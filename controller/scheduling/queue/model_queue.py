@@ -89,7 +89,7 @@ class ModelQueue:
     def __init__(self, instances: InstanceGroup, policy: QueuePolicy, late: QueuePolicy, tenancy: Tenancy, passes: Passes) -> None:
         """Starts empty, with empty policies. `tenancy`: the limits of tenants."""
         self.instances = instances
-        self._accounts = TenantAccounts()
+        self._accounts = TenantAccounts(tenancy.waiting)
         self.watch = self._accounts.watch
         self.ready = TenantShareLimiter(sharing(policy, self._accounts), tenancy)
         self.late = TenantShareLimiter(sharing(late, self._accounts), tenancy)

@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -86,6 +86,7 @@ class TenantAccounts:
         "_served",
         "_turn",
         "_waiting",
+        "_waits",
         "_weights",
         "known",
         "own",
@@ -94,7 +95,9 @@ class TenantAccounts:
         "watch",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, waits: Container[str] = ()) -> None:
+        """Starts empty. `waits`: the tenants that have requests waiting, here or for other instances; it is read as it changes."""
+        self._waits = waits
         self.queues: list[TenantQueues] = []
         self.own: set[str] = set()
         self.watch = FloodWatch()
@@ -148,8 +151,10 @@ class TenantAccounts:
         if not self.watch.look(waiting, now_s, produced, kept=self.own.__contains__):
             return
         demands, active = self.watch.demands, self.watch.active
-        self.strict = len({demands[name].weight for name in active}) > 1
-        self.separate([name for name in active if self.strict or name in self.watch.greedy], now_s)
+        # A tenant that has stopped asking still takes service for what it has waiting.
+        served = [name for name in demands if name in active or name in self._waits]
+        self.strict = len({demands[name].weight for name in served}) > 1
+        self.separate(served if self.strict else [name for name in active if name in self.watch.greedy], now_s)
         if not self.strict:
             for name in active:
                 if name in self.own and name not in self.watch.greedy and not any(queue.holds(name) for queue in self.queues):
