@@ -6,6 +6,11 @@ import pytest
 
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing.registry import make_router
+from hmas.controller.scheduling.policies.registry import make_policy
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+from hmas.controller.scheduling.queue.flood_watch import TENANTS_KEPT
+from hmas.controller.scheduling.queue.tenant_accounts import TenantAccounts
+from hmas.controller.scheduling.queue.tenant_queues import TenantQueues
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 
@@ -43,3 +48,29 @@ def test_what_a_tenant_left_waiting_when_it_stopped_asking_counts_by_its_weight(
         found.update(turn(made, 0.05 * step))
     assert found["b"] / found.total() == pytest.approx(0.8, abs=0.05)
     made.check_conservation()
+
+
+class _Counting(TenantQueues):
+    """Counts how often it is asked for a tenant's requests."""
+
+    asked = 0
+
+    def holds(self, tenant: str) -> bool:
+        self.asked += 1
+        return super().holds(tenant)
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+def test_a_tenant_that_has_not_asked_lately_costs_the_same_however_many_there_are(waiting: bool):
+    accounts = TenantAccounts()
+    queues = _Counting(make_policy("fcfs"), accounts)
+    for number in range(3 * TENANTS_KEPT):
+        one = QueueEntry(request(number, f"t{number}", 0.001 * number), BELIEVED, seq=number)
+        if waiting:
+            accounts.separate([one.request.tenant], 0.0)
+            queues.push(one, 0.0)
+        accounts.asks(one, 0.001 * number)
+        if not waiting:
+            assert len(accounts.watch.demands) <= TENANTS_KEPT
+    assert 0 < queues.asked <= 20 * TENANTS_KEPT
+    assert f"t{number}" in accounts.watch.demands

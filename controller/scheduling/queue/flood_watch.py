@@ -11,7 +11,7 @@ from hmas.controller.scheduling.policy_base.flow import LEAST_WEIGHT
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 
 TENANTS_KEPT = 1024
-"""Number of tenants above which one that has no request waiting is forgotten when another comes."""
+"""Number of tenants above which some that have no request waiting are forgotten when another comes."""
 FLOOD = 5.0
 """A tenant asks for too much if it asks for more than this many times its share, or for more than engines serve in all; and until it asks
 for less than its share. With a lower factor ordinary bursts count, and holding those to a share costs more requests their targets than it

@@ -1,5 +1,6 @@
 """The accounts of tenants that share service by weight: what each was served, and which goes next."""
 
+import heapq
 import math
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping
@@ -82,6 +83,7 @@ class TenantAccounts:
     __slots__ = (
         "_busy_period",
         "_charges",
+        "_forget_at",
         "_samples",
         "_served",
         "_turn",
@@ -98,6 +100,7 @@ class TenantAccounts:
     def __init__(self, waits: Container[str] = ()) -> None:
         """Starts empty. `waits`: the tenants that have requests waiting, here or for other instances; it is read as it changes."""
         self._waits = waits
+        self._forget_at = TENANTS_KEPT
         self.queues: list[TenantQueues] = []
         self.own: set[str] = set()
         self.watch = FloodWatch()
@@ -163,14 +166,19 @@ class TenantAccounts:
         self._weigh(self.known[COMMON], others or 1.0)
 
     def _forget(self, now_s: float) -> None:
-        """Makes room for one more tenant: forgets the one without a waiting request of its own that asked for the least. O(tenants)."""
+        """Forgets tenants without a waiting request of their own that asked for the least, if too many are known.
+
+        It looks again only after an eighth more have come. So a tenant that comes costs O(1).
+        """
         demands = self.watch.demands
-        if len(demands) >= TENANTS_KEPT:
-            idle = [name for name in demands if not any(queue.holds(name) for queue in self.queues)]
-            if idle:
-                least = min(idle, key=lambda name: demands[name].asked_per_s(now_s))
-                self.watch.forget(least)
-                self.own.discard(least)
+        if len(demands) < self._forget_at:
+            return
+        idle = [name for name in demands if not any(queue.holds(name) for queue in self.queues)]
+        excess = len(demands) - TENANTS_KEPT * 7 // 8
+        for name in heapq.nsmallest(excess, idle, key=lambda name: demands[name].asked_per_s(now_s)):
+            self.watch.forget(name)
+            self.own.discard(name)
+        self._forget_at = max(TENANTS_KEPT, len(demands) * 9 // 8)
 
     # -- the turns ------------------------------------------------------------------------------------------------------------
 
