@@ -168,13 +168,12 @@ class PolicyControl:
             self._wait_queue.reweigh(weights)
 
     def set_limits(self, tenant: str, limits: TenantLimits, now_s: float) -> None:
-        """Sets quotas, share and cap of a tenant, `NO_LIMITS` for none. O(running + waiting).
+        """Sets quotas, share and cap of a tenant, `NO_LIMITS` for none. O(1).
 
         Quotas apply to new requests; an existing quota stays used up to the same degree. Share and cap apply to waiting requests too;
         requests in flight stay.
         """
-        running = sum(run.entry.request.sequences for run in self._running.values() if run.entry.request.tenant == tenant)
-        self.tenancy.set_limits(tenant, limits, running, now_s)
+        self.tenancy.set_limits(tenant, limits, now_s)
 
     def take_request(self, tenant: str, now_s: float) -> Refusal | None:
         """Counts a request that does not wait in the queue; returns a refusal if the tenant has used up its requests per minute."""

@@ -361,6 +361,8 @@ def test_limits_that_come_and_go_meanwhile_lose_nothing(script, models, overdue)
 @given(script=st.lists(st.tuples(st.sampled_from(["push", "pop", "undo", "discard", "limit", "free"]), st.integers(0, 2)), max_size=60))
 def test_a_tenant_at_its_limit_is_passed_and_its_requests_stay(policy, script):
     tenancy = Tenancy({}, ())
+    for running in range(3):
+        tenancy.started(request(running, 0.0, tenants=3))
     limiter = TenantShareLimiter(sharing(make_policy(policy), TenantAccounts()), tenancy)
     waiting: dict[str, QueueEntry] = {}
     out: list[QueueEntry] = []
@@ -392,6 +394,6 @@ def test_a_tenant_at_its_limit_is_passed_and_its_requests_stay(policy, script):
             assert limiter.policy.discard(next(iter(waiting))) is waiting.pop(next(iter(waiting)))
         elif step in {"limit", "free"}:
             # With one request in flight a tenant with this limit is at its share of no windows.
-            tenancy.set_limits(tenant, TenantLimits(concurrency_share=0.5) if step == "limit" else NO_LIMITS, 1, 0.0)
+            tenancy.set_limits(tenant, TenantLimits(concurrency_share=0.5) if step == "limit" else NO_LIMITS, 0.0)
         assert sorted(entry.request.id for entry in limiter.policy.entries()) == sorted(waiting)
         assert len(limiter.policy) == len(waiting)

@@ -1,6 +1,7 @@
 """Quotas, shares and caps that come and go while requests wait, run and are charged."""
 
 from collections import Counter
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
@@ -80,6 +81,35 @@ def test_those_in_flight_count_towards_a_cap_that_comes():
     assert running(made) == {"a": 3}
     one_after_the_other(made, 3, 10.0)
     assert running(made) == {"a": 3}
+
+
+class _Counting(TenantLimits, frozen=True):
+    """Counts how often it is asked whether it bounds slots."""
+
+    asked: ClassVar[list[None]] = []
+
+    @property
+    def bounded(self) -> bool:
+        self.asked.append(None)
+        return self.max_running > 0
+
+
+def test_a_change_of_limits_costs_the_same_however_many_tenants_have_some():
+    made = build(tenants={f"t{number}": _Counting(max_running=1) for number in range(1000)})
+    _Counting.asked.clear()
+    for number in range(1000):
+        made.set_limits(f"t{number}", _Counting(max_running=2), 0.0)
+    assert 1000 <= len(_Counting.asked) <= 3000
+    assert len(made.tenancy.bounded) == 1000
+
+
+def test_what_is_in_flight_is_counted_for_those_without_limits_too():
+    made = build()
+    come(made, "a", 0, 5)
+    made.dispatch(0.0)
+    assert made.tenancy.running == {"a": 5}
+    one_after_the_other(made, 5, 1.0)
+    assert made.tenancy.running == {}
 
 
 def test_a_quota_comes_changes_and_goes():

@@ -1,5 +1,6 @@
 """What a tenant may use: tokens and requests per minute, a share of the slots, and room in the queue."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -103,7 +104,7 @@ def _bucket(before: TokenBucket | None, per_minute: int, burst: int, now_s: floa
 
 
 class Tenancy:
-    """The quota and slot accounts of all tenants. O(1) a request; a tenant without limits costs no memory while nothing of it waits.
+    """The quota and slot accounts of all tenants. O(1) a request; a tenant without limits costs no memory while it has no request.
 
     A request is charged its prompt and its predicted output when it is admitted. When it ends, the charge is corrected to the tokens it
     really used. A request that never ran costs no tokens, only its place among the requests per minute. So requests in flight count, and a
@@ -113,7 +114,7 @@ class Tenancy:
         bounded: Tenants with limited slots.
         charged: Tokens charged for each admitted request whose end is to correct them, by request id.
         metered: Tenants that have a quota.
-        running: Sequences in flight by tenant, for the tenants in `bounded` only.
+        running: Sequences in flight by tenant; tenants that have none are left out.
         waiting: Waiting requests by tenant, and the bytes of their bodies; tenants of which none waits are left out.
         version: A counter that grows whenever the result of `closed` may have changed.
     """
@@ -126,9 +127,9 @@ class Tenancy:
         self._meters: dict[str, _Meter] = {}
         self.charged: dict[str, float] = {}
         self._windows = sum(instance.n_run for instance in self._instances)
-        self.bounded = frozenset(name for name, one in self._limits.items() if one.bounded)
-        self.metered = frozenset(name for name, one in self._limits.items() if one.metered)
-        self.running: dict[str, int] = dict.fromkeys(sorted(self.bounded), 0)
+        self.bounded = {name for name, one in self._limits.items() if one.bounded}
+        self.metered = {name for name, one in self._limits.items() if one.metered}
+        self.running: Counter[str] = Counter()
         self.version = 0
         self.waiting: dict[str, tuple[int, int]] = {}
 
@@ -136,26 +137,20 @@ class Tenancy:
         """The limits of a tenant."""
         return self._limits.get(tenant, NO_LIMITS)
 
-    def set_limits(self, tenant: str, limits: TenantLimits, running: int, now_s: float) -> None:
-        """Replaces a tenant's limits. Quotas apply from the next request on; charges already made for requests in flight stay as they are.
+    def set_limits(self, tenant: str, limits: TenantLimits, now_s: float) -> None:
+        """Replaces a tenant's limits, `NO_LIMITS` for none.
 
-        Args:
-            tenant: The tenant.
-            limits: The new limits, `NO_LIMITS` for none.
-            running: How many sequences the tenant has in flight.
-            now_s: The time.
+        Quotas apply from the next request on; charges already made for requests in flight stay as they are.
         """
-        was_bounded = tenant in self.bounded
         if limits == NO_LIMITS:
             self._limits.pop(tenant, None)
         else:
             self._limits[tenant] = limits
-        self.bounded = frozenset(name for name, one in self._limits.items() if one.bounded)
-        self.metered = frozenset(name for name, one in self._limits.items() if one.metered)
-        if not limits.bounded:
-            self.running.pop(tenant, None)
-        elif not was_bounded:
-            self.running[tenant] = running
+        for names, applies in ((self.bounded, limits.bounded), (self.metered, limits.metered)):
+            if applies:
+                names.add(tenant)
+            else:
+                names.discard(tenant)
         meter = self._meters.get(tenant)
         if meter is not None and limits.metered:
             meter.adjust(limits, now_s)
@@ -249,15 +244,15 @@ class Tenancy:
 
     def started(self, request: Request) -> None:
         """Records that a request was dispatched."""
-        if request.tenant in self.bounded:
-            self.running[request.tenant] += request.sequences
-            self.version += 1
+        self.running[request.tenant] += request.sequences
+        self.version += request.tenant in self.bounded
 
     def stopped(self, request: Request) -> None:
         """Records that a request is no longer in flight."""
-        if request.tenant in self.bounded:
-            self.running[request.tenant] -= request.sequences
-            self.version += 1
+        self.running[request.tenant] -= request.sequences
+        if not self.running[request.tenant]:
+            del self.running[request.tenant]
+        self.version += request.tenant in self.bounded
 
     def fill(self, tenant: str) -> float:
         """Slots that a tenant holds over its share of the windows: 1 or more means that it is at its share. It may always hold one slot."""
