@@ -165,7 +165,6 @@ class Scheduler(SchedulerReports):
                 idle += 1
             else:
                 idle = 0
-                group.watch.sent(found.entry, now_s)
                 sent.append(self._start(found, now_s))
         if self.settings.idle_relief:
             sent += [self._relieve(*held, now_s) for held in self._idle_holds.take(self.tenancy, self._planner.relieves, now_s)]
@@ -366,7 +365,7 @@ class Scheduler(SchedulerReports):
     def _relieve(self, waiting: QueuedRequest, instance: Instance, now_s: float) -> Dispatch:
         """Dispatches a request that was held back for too long beside an instance that is less than half full (`IdleHolds`)."""
         entry, why, overdue = waiting.entry, waiting.group.blocked, waiting.overdue
-        self._wait_queue.remove(entry.request.id)
+        self._wait_queue.serve(waiting, now_s)
         self._book(entry, upper_tokens(entry, self._planner.bounds), instance, now_s, late=overdue)
         reason = f"held by {why} for {now_s - entry.request.arrival_s:.1f} s beside this instance, which is less than half full"
         return Dispatch(entry=entry, instance=instance.name, reason=reason, relieved=why)
@@ -384,6 +383,7 @@ class Scheduler(SchedulerReports):
         self.tenancy.started(entry.request)
         self._dispatched += 1
         group = self._wait_queue.queues.holding(entry)
+        group.watch.sent(entry, now_s)
         group.work.sample(now_s)
         if late:
             group.given_up.ended(dropped=False)

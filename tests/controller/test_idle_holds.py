@@ -15,13 +15,13 @@ from hmas.engines.base import EngineSnapshot
 SLO = Slo(ttft_ms=60_000, tpot_ms=100)
 
 
-def build(*, ceiling=32, n_run=None, advised=True, kv=10_000, tenants=None, **settings) -> Scheduler:
+def build(*, ceiling=32, n_run=None, advised=True, kv=10_000, tenants=None, policy="fcfs", **settings) -> Scheduler:
     spec = InstanceSpec(name="a", capacity_n_run=ceiling, kv_capacity_tokens=kv, kv_bytes_per_token=1)
     made = Scheduler(
         settings=SchedulerSettings(fence_margin=0.0, **settings),
         instances=[spec],
         router=make_router("least-loaded"),
-        policy="fcfs",
+        policy=policy,
         tenants=tenants,
     )
     if n_run is not None:
@@ -188,6 +188,21 @@ def test_a_window_of_an_agent_gives_way_and_one_of_an_operator_does_not():
         sent = run(made, 5.0)
         assert len(sent) == expected
         assert {why for _, _, why in sent[1:]} <= {"window"}
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "wfq", "vtc", "stride", "cfs", "mlfq"])
+def test_what_goes_out_of_turn_is_charged_to_its_turn(policy: str):
+    made = build(n_run=1, policy=policy)
+    made.set_weights({"c": 2.0})
+    for number, tenant in enumerate("caaabbb"):
+        submit(made, number, 0.2 * number, tenant=tenant, prompt=1000)
+        made.dispatch(0.2 * number)
+    assert run(made, 2.0, from_s=2.0) == []
+    assert [request_id for _, request_id, _ in run(made, 2.5, from_s=2.1)] == ["0001"]
+    made.set_controls("a", Controls(n_run=3))
+    assert [one.entry.request.id for one in made.dispatch(2.5)] == ["0004"]
+    made.end("0001", OutcomeKind.COMPLETED, 2.6, 10)
+    made.check_conservation()
 
 
 def test_a_window_holds_while_those_that_run_are_close_to_their_target():

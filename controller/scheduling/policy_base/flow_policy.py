@@ -171,6 +171,19 @@ class FlowPolicy(QueuePolicy):
         self._place(flow)
         return entry
 
+    def serve(self, request_id: str, now_s: float) -> QueueEntry | None:
+        """Takes out an entry that is served out of turn, and charges its flow; the clock of all flows stays."""
+        place = self._live.get(request_id)
+        if place is None:
+            return None
+        entry: QueueEntry = place[WHO]
+        flow, weight = self._flow(entry), self._weight(entry)
+        amount, state = self._cost(entry, entry.estimates.output_tokens) / weight, flow.state()
+        charge = Charge(flow, amount, weight, state, state, self._clock, self._clock)
+        self._amend(charge, amount, now_s)
+        self.charges.note(request_id, charge)
+        return self.discard(request_id)
+
     def rekey(self, entry: QueueEntry, now_s: float) -> None:
         """Does nothing: new estimates change the charge to come, not the place."""
 

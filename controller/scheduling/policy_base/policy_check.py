@@ -18,6 +18,7 @@ METHODS: Mapping[str, int] = {
     **ORDER,
     "load": 2,
     "undo_pop": 2,
+    "serve": 2,
     "rekey": 2,
     "rank": 1,
     "on_overdue": 2,

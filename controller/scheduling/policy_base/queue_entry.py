@@ -134,6 +134,10 @@ class QueuePolicy(ABC):
         """Returns an entry that was just popped but could not be dispatched to its former place, without a charge."""
         self.push(entry, now_s)
 
+    def serve(self, request_id: str, now_s: float) -> QueueEntry | None:  # noqa: ARG002  policies that keep accounts need the time
+        """Takes out an entry that is served out of turn, None if it is not here. A policy that keeps accounts charges it."""
+        return self.discard(request_id)
+
     def rekey(self, entry: QueueEntry, now_s: float) -> None:
         """Moves an entry to the place of its changed estimates."""
         self.discard(entry.request.id)

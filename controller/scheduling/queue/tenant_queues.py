@@ -140,6 +140,18 @@ class TenantQueues(QueuePolicy):
             self.turns.discard(tenant.name)
         return entry
 
+    def serve(self, request_id: str, now_s: float) -> QueueEntry | None:
+        """Takes out an entry that is served out of turn, and charges its tenant's account."""
+        tenant = self._holder.pop(request_id, None)
+        if tenant is None:
+            return None
+        entry = tenant.queue.serve(request_id, now_s)
+        self._count(tenant, -1)
+        if entry is not None:
+            self._accounts.charge(tenant.account, entry, now_s)
+        self._stand(tenant)
+        return entry
+
     def rekey(self, entry: QueueEntry, now_s: float) -> None:
         """Moves the entry to the place of its new estimates in its tenant's queue."""
         self._holder[entry.request.id].queue.rekey(entry, now_s)

@@ -176,6 +176,12 @@ class WaitQueue:
         self.long -= waiting.long
         return waiting.entry
 
+    def serve(self, waiting: QueuedRequest, now_s: float) -> None:
+        """Removes a request that is sent out of its turn, and has its policy charge it all the same."""
+        group, request_id = waiting.group, waiting.entry.request.id
+        (group.late if waiting.place == "late" else group.ready).policy.serve(request_id, now_s)
+        self.remove(request_id, popped=True)
+
     # -- time -------------------------------------------------------------------------------------------------------------
 
     def sweep(self, now_s: float) -> None:
