@@ -47,9 +47,15 @@ def run(made: Scheduler, until_s: float, *, from_s=0.0, kv_usage=0.01, waiting=0
     return sent
 
 
-def report(now_s: float, preemptions: int, kv_usage: float = 0.89) -> EngineSnapshot:
+def report(now_s: float, preemptions: int, kv_usage: float = 0.89, waiting: int = 0) -> EngineSnapshot:
     return EngineSnapshot(
-        engine="a", taken_s=now_s, healthy=True, kv_usage=kv_usage, kv_capacity_tokens=10_000, preemptions_total=preemptions
+        engine="a",
+        taken_s=now_s,
+        healthy=True,
+        kv_usage=kv_usage,
+        kv_capacity_tokens=10_000,
+        preemptions_total=preemptions,
+        waiting=waiting,
     )
 
 
@@ -89,6 +95,23 @@ def with_one_beyond_the_fence():
     made.observe(report(0.0, 0))
     made.dispatch(0.0)
     return made
+
+
+@pytest.mark.parametrize(("waiting", "sent"), [(0, ["0002"]), (1, [])])
+def test_what_the_engine_has_preempted_leaves_no_room(waiting: int, sent: list[str]):
+    """Each of two takes 4,500 tokens, of which the engine reports half: they share a prompt, or it has preempted one of them."""
+    made = build(fence_overcommit=False)
+    for number in range(3):
+        submit(made, number, 0.0, prompt=4500)
+    assert len(made.dispatch(0.0)) == 2
+    for request_id in made.running_ids():
+        made.progress(request_id, 1, 0.1)
+    for tick in range(4):
+        made.observe(report(0.1 * tick, waiting if tick else 0, 0.45, waiting=waiting if tick else 0))
+    assert [one.entry.request.id for one in made.dispatch(0.5)] == sent
+    for tick in range(6, 8):
+        made.observe(report(0.1 * tick, waiting, 0.45))
+    assert bool(made.dispatch(0.8)) != bool(sent), "once it has taken all up, its report counts again"
 
 
 def test_an_outage_of_the_engine_is_no_preemption():

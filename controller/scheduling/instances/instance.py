@@ -273,7 +273,7 @@ class Instance:
                 self.n_run = self.capacity_n_run
                 self.routing_window = float(self.n_run)
         if snapshot.healthy:
-            self.preemptions.counted(snapshot.preemptions_total)
+            self.preemptions.counted(snapshot.preemptions_total, snapshot.waiting)
         room.correct_fence(self, snapshot)
         self._turn()
         return returns

@@ -15,11 +15,12 @@ class Preemptions:
     """Estimates how many preemptions a dispatch beyond the fence causes on one instance.
 
     Attributes:
+        waiting: Sequences that the engine has preempted and not taken up again, by its last report: at most, others may wait there too.
         unreported_tokens: Upper tokens sent beyond the fence since the engine's last report, so that free cache in a report is not used
             twice.
     """
 
-    __slots__ = ("_beyond", "_concerned", "_in_flight", "_preempted", "_total", "unreported_tokens")
+    __slots__ = ("_beyond", "_concerned", "_in_flight", "_preempted", "_total", "unreported_tokens", "waiting")
 
     def __init__(self) -> None:
         self._beyond = 0.0
@@ -27,6 +28,7 @@ class Preemptions:
         self._total: int | None = None
         self._in_flight: set[str] = set()
         self._concerned = False
+        self.waiting = 0
         self.unreported_tokens = 0
 
     def dispatched(self, request_id: str, tokens: int) -> None:
@@ -41,12 +43,17 @@ class Preemptions:
         """Records that a request is no longer in flight; one that was dispatched within the fence is ignored."""
         self._in_flight.discard(request_id)
 
-    def counted(self, total: int) -> None:
-        """Takes a healthy engine's count of preemptions since it started; a count that falls means that the engine was restarted."""
+    def counted(self, total: int, waiting: int = 0) -> None:
+        """Takes a healthy engine's count of preemptions since it started, and of the sequences that wait inside it.
+
+        A count that falls means that the engine was restarted.
+        """
+        preempted = 0 if self._total is None else total - self._total
+        self.waiting = max(0, min(waiting, self.waiting + preempted))
         # A request takes cache from others only while it is in flight. Preemptions at other times have other causes, and would add up to a
         # price that no dispatch has caused.
-        if self._total is not None and total > self._total and self._concerned:
-            self._preempted += total - self._total
+        if preempted > 0 and self._concerned:
+            self._preempted += preempted
         self._total = total
         self._concerned = bool(self._in_flight)
         self.unreported_tokens = 0
