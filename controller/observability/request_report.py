@@ -56,7 +56,7 @@ def trace_report(trace: RequestTrace, traces: RequestTraces, *, position: int | 
             "position": position,
             "bound_to": bound_to or None,
             "history": _history(trace, traces, queue_until_s),
-            "waited_ms": _after_ms(trace, queue_until_s),
+            "waited_ms": _waited_ms(trace, queue_until_s),
             "waited_for": waited_for,
             "forecasts": held_by_forecasts(trace, waited_for, queue_until_s),
             "too_costly": too_costly(trace, traces, queue_until_s),
@@ -76,6 +76,12 @@ def _figures(estimates: Estimates) -> dict[str, Any]:
 
 def _after_ms(trace: RequestTrace, at_s: float) -> float:
     return 1000.0 * max(0.0, at_s - trace.request.arrival_s)
+
+
+def _waited_ms(trace: RequestTrace, until_s: float) -> float:
+    """How long it was in the queue until `until_s`. The time at an instance that failed it is none of that."""
+    failed_s = sum(at_s - one.queue.at_s for one, (at_s, _) in zip(trace.attempts, trace.failures, strict=False))
+    return _after_ms(trace, until_s - failed_s)
 
 
 def _slo(trace: RequestTrace) -> dict[str, Any]:
@@ -126,7 +132,7 @@ def held_by_forecasts(trace: RequestTrace, waited_for: Mapping[str, int], until_
     """
     figures = {reason: FORECASTS[reason] for reason in waited_for if reason in FORECASTS}
     policy = POLICIES.get(trace.attempts[-1].queue.policy if trace.attempts else trace.arrival.policy)
-    if policy is not None and {OUTPUT_LENGTH, SERVICE_TIME} & {*policy.signals} and _after_ms(trace, until_s) >= WAITED_MS:
+    if policy is not None and {OUTPUT_LENGTH, SERVICE_TIME} & {*policy.signals} and _waited_ms(trace, until_s) >= WAITED_MS:
         figures[ORDER] = "output_tokens"
     found = []
     for reason, figure in figures.items():
@@ -193,7 +199,7 @@ def _policies(trace: RequestTrace, traces: RequestTraces, until_s: float) -> lis
     ]
 
 
-def _attempt(trace: RequestTrace, one: DispatchAttempt, failed: str | None) -> dict[str, Any]:
+def _attempt(trace: RequestTrace, one: DispatchAttempt, failure: tuple[float, str] | None) -> dict[str, Any]:
     directive, policy = one.directives.instances.get(one.instance), one.directives.policy
     knobs = {} if directive is None else {"n_run": to_builtins(directive.n_run), "token_budget": to_builtins(directive.token_budget)}
     # A share that is set explicitly applies to all instances alike, and then the factors of instances do not count.
@@ -210,7 +216,8 @@ def _attempt(trace: RequestTrace, one: DispatchAttempt, failed: str | None) -> d
         "bypass": policy.source == "bypass",
         "knobs": knobs,
         "in_flight": one.in_flight,
-        "failed": failed,
+        "failed": None if failure is None else failure[1],
+        "failed_after_ms": None if failure is None else _after_ms(trace, failure[0]),
     }
 
 

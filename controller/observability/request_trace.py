@@ -73,7 +73,7 @@ class RequestTrace:
     Attributes:
         estimates: The estimates with their times, in the order in which they were received.
         arrival: The state of the queue at its arrival.
-        failures: Why each attempt failed, in their order; the last attempt has none if it succeeded.
+        failures: When and why each attempt failed, in their order; the last attempt has none if it succeeded.
         left: The state of the queue when it was dropped while it waited.
         previous: The id of an earlier request with the same client id.
     """
@@ -85,7 +85,7 @@ class RequestTrace:
     entry: QueueEntry | None = None
     estimates: list[tuple[float, Estimates]] = field(default_factory=list)
     attempts: list[DispatchAttempt] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
+    failures: list[tuple[float, str]] = field(default_factory=list)
     completion: Completion | None = None
     left: QueueSample | None = None
     previous: str = ""
@@ -187,7 +187,7 @@ class RequestTraces(Observer):
         """See `Observer.retried`."""
         trace = self._by_id.get(request.id)
         if trace is not None and len(trace.failures) < ATTEMPTS_KEPT:
-            trace.failures.append(reason)
+            trace.failures.append((now_s, reason))
 
     def ended(self, completion: Completion) -> None:
         """See `Observer.ended`. The oldest traces are dropped."""

@@ -133,7 +133,7 @@ def _sent(one: dict[str, Any]) -> str:
     if one["relieved"]:
         parts.append(f"DISPATCHED DESPITE A HOLD ({one['relieved']}): the engine had room")
     if one["failed"]:
-        parts.append(f"FAILED: {one['failed']}")
+        parts.append(f"FAILED after {_ms(one['failed_after_ms'])}: {one['failed']}")
     return "\n          ".join(parts)
 
 

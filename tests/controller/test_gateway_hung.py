@@ -51,9 +51,13 @@ async def test_a_hung_engine_is_shown_as_such_and_its_requests_are_served_elsewh
         assert (answer.status, answer.headers["x-hmas-instance"]) == (200, "b")
         assert (hung.posts, well.posts) == (1, 1)
         assert await metric(rig, "hmas_retries_total") == 1.0
-        first, second = (await rig.admin("GET", "/admin/requests/moved")).json["attempts"]
+        told = (await rig.admin("GET", "/admin/requests/moved")).json
+        first, second = told["attempts"]
         assert (first["instance"], second["instance"], second["failed"]) == ("a", "b", None)
         assert "computed no token" in first["failed"]
+        hung_ms = first["failed_after_ms"] - first["after_ms"]
+        assert max(told["queue"]["waited_ms"], float(answer.headers["x-hmas-queue-ms"])) < hung_ms, "the try that failed is no waiting"
+        assert hung_ms > 190.0
         assert circuits(rig)[0] == ("a", "closed", "open")
         opened = rig.events("engine.circuit")[0]
         assert "reports 1 running requests and has computed no token" in opened["reason"]

@@ -43,6 +43,7 @@ class ActiveRequest:
         aborted: Set before the gateway itself cancels the task; a cancellation without it means that the client left.
         entry, queued_s: Its place in the queue, and when the scheduler admitted it.
         instance, dispatched_s: The instance that it was sent to, and when; empty and 0 while it waits.
+        failed_s: Seconds that it spent at instances which failed it.
         stage: How far it has come at its instance: not sent yet, sent, answered with a head, or passed on to the client.
         recalled: Set before the gateway itself takes it back from its instance: how that instance failed.
         answers: The answers of the agents and of the gateway's history about it; None before it is admitted.
@@ -64,6 +65,7 @@ class ActiveRequest:
     queued_s: float = 0.0
     instance: str = ""
     dispatched_s: float = 0.0
+    failed_s: float = 0.0
     stage: Stage = "waiting"
     recalled: EngineSilent | None = None
     answers: Answers | None = None
@@ -93,8 +95,9 @@ class ActiveRequest:
             self.recalled = failure
             self.task.cancel()
 
-    def wait_again(self) -> None:
-        """Forgets the dispatch: the task waits for another one."""
+    def wait_again(self, now_s: float) -> None:
+        """Forgets the dispatch, whose instance has failed: the task waits for another one."""
+        self.failed_s += now_s - self.dispatched_s
         self.dispatch_future = asyncio.get_running_loop().create_future()
         self.instance = ""
         self.dispatched_s = 0.0

@@ -262,7 +262,7 @@ class RequestManager:
         self._observer.retried(live.request, reason, now_s)
         self._deadlines.discard(live.request.id)
         self._retried[live.request.id] = live
-        live.wait_again()
+        live.wait_again(now_s)
         self.pump()
         return True
 

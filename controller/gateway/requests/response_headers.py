@@ -27,7 +27,7 @@ def response_headers(live: "ActiveRequest", scheduler: Scheduler, now_s: float, 
         "x-ratelimit-remaining-requests": str(max(0, limit - scheduler.queued)),
     }
     if live.dispatched_s:
-        headers["x-hmas-queue-ms"] = f"{(live.dispatched_s - live.request.arrival_s) * 1000.0:.2f}"
+        headers["x-hmas-queue-ms"] = f"{(live.dispatched_s - live.request.arrival_s - live.failed_s) * 1000.0:.2f}"
         if live.instance:
             headers["x-hmas-instance"] = live.instance
         if overhead_s is not None:
