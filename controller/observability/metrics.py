@@ -191,6 +191,10 @@ class Metrics(Observer):
 
     def engine_failed(self, request: Request, instance: str, reason: str, now_s: float) -> None:
         """See `Observer.engine_failed`."""
+        self.passed_failed(instance)
+
+    def passed_failed(self, instance: str) -> None:
+        """See `Observer.passed_failed`."""
         self.engine_errors.labels(instance).inc()
         self._instances.add(instance)
 

@@ -83,6 +83,9 @@ class Observer:
     def passed_through(self, status: int, took_s: float) -> None:
         """A request that is not queued (embeddings) was answered with this status."""
 
+    def passed_failed(self, instance: str) -> None:
+        """An instance has failed a request that is not queued (embeddings)."""
+
     def passed_again(self) -> None:
         """A request that is not queued (embeddings) is sent a second time, because its first instance has failed."""
 
@@ -135,6 +138,7 @@ class Observers:
         self.ended = _passed_on(Observer.ended, observers)
         self.refused = _passed_on(Observer.refused, observers)
         self.passed_through = _passed_on(Observer.passed_through, observers)
+        self.passed_failed = _passed_on(Observer.passed_failed, observers)
         self.passed_again = _passed_on(Observer.passed_again, observers)
         self.agent_rejected = _passed_on(Observer.agent_rejected, observers)
         self.control_changed = _passed_on(Observer.control_changed, observers)

@@ -136,12 +136,21 @@ async def test_a_clients_own_mistake_stays_its_own(tmp_path: Path, status: int, 
     assert bad.posts + other.posts == len(answers), "each was sent once"
 
 
+@pytest.mark.parametrize(("status", "counted"), [(500, 1.0), (502, 1.0), (400, 0.0), (422, 0.0)])
+async def test_a_failure_on_embeddings_counts_and_a_clients_mistake_does_not(tmp_path: Path, status: int, counted: float):
+    async with before(tmp_path, refusing(status), ClosingEngine()) as rig:
+        answer = await rig.post({"model": MODEL, "input": "x"}, "/v1/embeddings")
+        found = [await metric(rig, f'hmas_engine_errors_total{{instance="{name}"}}') for name in "ab"]
+    assert (answer.status, found) == (502 if counted else status, [counted, counted])
+
+
 @pytest.mark.parametrize("status", REFUSED)
 async def test_embeddings_are_served_elsewhere_too(tmp_path: Path, status: int):
     bad, well = refusing(status, **{"Retry-After": "17"}), BadEngine()
     async with before(tmp_path, bad, well) as rig:
         served = await rig.post({"model": MODEL, "input": "x"}, "/v1/embeddings")
         assert await metric(rig, "hmas_passthrough_retries_total") == 1.0
+        assert await metric(rig, 'hmas_engine_errors_total{instance="a"}') == 1.0
         well.status, well.headers = status, bad.headers
         refused = await rig.post({"model": MODEL, "input": "y"}, "/v1/embeddings")
     assert (served.status, served.headers["x-hmas-instance"]) == (200, "b")

@@ -8,6 +8,7 @@ import msgspec
 import openai
 import orjson
 import pytest
+from bad_engines import metric
 from gateway_kit import MODEL, TWO_TENANTS, eventually, gateway_config, running, start_sim
 from scripted_kit import before, breakers, named, named_events, only
 from typing_kit import known
@@ -198,6 +199,15 @@ async def test_what_waits_for_its_instance_ends_when_that_goes_down(tmp_path: Pa
         await asyncio.gather(*full, return_exceptions=True)
     assert answer.status == 503
     assert holder in answer.error["message"]
+
+
+async def test_an_engine_that_fails_what_is_asked_about_its_response_is_counted(tmp_path: Path):
+    async with running(tmp_path) as rig:
+        kept = (await rig.post(ask(), PATH)).json["id"]
+        await rig.sims[0].kill()
+        answer = await rig.get(f"{PATH}/{kept}")
+        assert await metric(rig, 'hmas_engine_errors_total{instance="sim-1"}') == 1.0
+    assert (answer.status, answer.error["code"]) == (502, "engine_error")
 
 
 async def test_paths_and_methods_of_a_response(tmp_path: Path):

@@ -148,14 +148,14 @@ class PassThrough:
                 answer = await self._send(instance, path, body, headers, out)
             except EngineError as error:
                 failure, failed = error, None
-                self._fleet.request_failed(instance.name, sent_s, str(error), body)
+                self._failed(instance, sent_s, str(error), body)
                 self._fleet.connection_failed(instance.name, error)
                 continue
             if not answer.engine_well and is_refusal(answer.status, answer.retry_after):
                 refusals.append((instance, answer, sent_s))
                 continue
             if answer.status >= 500:
-                self._fleet.request_failed(instance.name, sent_s, f"status {answer.status}", body)
+                self._failed(instance, sent_s, f"status {answer.status}", body)
                 failed = instance, answer
                 continue
             if answer.status < 400 and path not in FRONT_END:
@@ -170,6 +170,10 @@ class PassThrough:
             raise ApiError(503, "no_healthy_engine", "no engine that serves this model answers", retry_after_s=5)
         text = str(failure) if failure is not None else f"engine {refusals[-1][0].name}: {refusals[-1][1].refusal}"
         raise ApiError(502, "engine_error", without_addresses(text), retry_after_s=1)
+
+    def _failed(self, instance: Instance, sent_s: float, reason: str, body: bytes) -> None:
+        self._observer.passed_failed(instance.name)
+        self._fleet.request_failed(instance.name, sent_s, reason, body)
 
     def _accuse(self, refusals: list[Refused], body: bytes) -> None:
         """Counts refusals as failures of the instances that gave them, because another instance has taken the same request."""
@@ -191,6 +195,7 @@ class PassThrough:
             if not (fault.body or fault.refuses):
                 raise
             if fault.refuses and not fault.lacks_api:
+                self._observer.passed_failed(instance.name)
                 self._fleet.avoid(instance.name, str(fault), fault.retry_after)
             answer.status, answer.engine_well, answer.refusal, answer.retry_after = fault.status, False, str(fault), fault.retry_after
             answer.headers = fault.headers

@@ -87,12 +87,15 @@ class KeptResponses:
         try:
             status, body = await instance.engine.call(http.method, f"{http.path}?{http.query}" if http.query else http.path)
         except EngineError as error:
+            self._observer.passed_failed(instance.name)
             raise ApiError(502, "engine_error", str(error), retry_after_s=1) from error
         self._observer.passed_through(status, self._fleet.now_s() - begun_s)
         document = json_object(body)
         api = api_of(RESPONSES)
         if api.lacks_path(status, document):
             raise api.unsupported(status, "" if document is None else complaint_of(document).message)
+        if status >= 500 or document is None:
+            self._observer.passed_failed(instance.name)
         if document is None:
             raise ApiError(502, "engine_error", f"the engine answered {status} with a body that is no JSON object", retry_after_s=1)
         if http.method == "DELETE" and status == 200:
