@@ -48,6 +48,9 @@ def ended_running(run: Running, kind: OutcomeKind, now_s: float, output_tokens: 
     if not (tokens or request.stream) and kind in (OutcomeKind.CANCELLED, OutcomeKind.TIMED_OUT):
         # Nothing is heard of a whole answer that breaks off, and the engine has worked for it all the same.
         paid_tokens = round(run.sequences * max(0.0, min(run.length, run.instance.pace.foresight.steps - run.from_step)))
+    elif output_tokens is None and not request.stream and kind is OutcomeKind.COMPLETED:
+        # A response that its engine goes on with in the background, or an engine that reports no usage.
+        paid_tokens = round(run.sequences * run.length)
     # Of several answers only the sum is known: the mean stands for each.
     each = tokens / run.sequences
     total_ms = 1000.0 * (now_s - request.arrival_s)

@@ -46,7 +46,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """The whole result of one request; conventions as in `hmas.controller.core.messages.Completion` (-1 for what did not happen).
 
     Attributes:
-        paid_tokens: Output tokens that its tenant pays for: those known, or of a whole answer that broke off the likely ones.
+        paid_tokens: Output tokens that its tenant pays for: those known, or the likely ones of a whole answer that broke off
+            or was not counted.
         predicted: Estimates at the first token, or the last ones if none came.
         policy: Name of the policy that dispatched it; the active one if it was never dispatched.
         status: The HTTP status of its refusal, 0 if it was not refused at its arrival or the scheduler does not know it.

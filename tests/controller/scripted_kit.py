@@ -51,12 +51,14 @@ async def scripted(answers: Callable[[dict[str, Any]], tuple[int, str, bytes]], 
 
 
 @asynccontextmanager
-async def before(folder: Path, answers: Callable[[dict[str, Any]], tuple[int, str, bytes]], *, engines: int = 1) -> AsyncIterator[Any]:
+async def before(
+    folder: Path, answers: Callable[[dict[str, Any]], tuple[int, str, bytes]], *, engines: int = 1, **fields: Any
+) -> AsyncIterator[Any]:
     """A gateway in front of scripted engines; yields its rig and the bodies that the engines were sent."""
     asked: list[dict[str, Any]] = []
     async with scripted(answers, asked) as url:
         configs = [EngineConfig(name=f"e-{number}", url=url, kind="openai") for number in range(engines)]
-        async with running(folder, sims=[Idle()], engines_config=configs) as rig:
+        async with running(folder, sims=[Idle()], engines_config=configs, **fields) as rig:
             yield rig, asked
 
 

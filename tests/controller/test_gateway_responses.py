@@ -13,7 +13,7 @@ from gateway_kit import MODEL, TWO_TENANTS, eventually, gateway_config, running,
 from scripted_kit import before, breakers, named, named_events, only
 from typing_kit import known
 
-from hmas.controller.config.section import ModelConfig
+from hmas.controller.config.section import ModelConfig, TenantConfig
 from hmas.controller.core.types import OutcomeKind
 from hmas.controller.gateway.requests.apis import kept_responses
 
@@ -122,6 +122,15 @@ async def test_what_a_follow_up_says_again_and_what_was_only_thought_count_once(
         first, second = [completion.prompt_tokens for completion in await rig.completions()]
     assert first > 2000
     assert 3100 < second < 3150, "the kept conversation, and the new question"
+
+
+async def test_a_background_response_is_charged_what_it_is_expected_to_cost(tmp_path: Path):
+    answer: dict[str, Any] = {"id": "resp_1", "object": "response", "status": "queued", "output": [], "usage": None}
+    tenants = {"default": TenantConfig(tokens_per_minute=1, burst_tokens=10_000)}
+    async with before(tmp_path, lambda _: (200, "application/json", orjson.dumps(answer)), tenants=tenants) as (rig, _):
+        left = [(await rig.post(ask(background=True, max_output_tokens=cap), PATH)).headers for cap in (50, 50)]
+    first, second = (int(headers["x-ratelimit-remaining-tokens"]) for headers in left)
+    assert 50 <= first - second < 80
 
 
 async def test_a_query_about_a_response_goes_to_its_engine(tmp_path: Path):

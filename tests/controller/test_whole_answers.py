@@ -209,6 +209,16 @@ def test_a_whole_answer_that_breaks_off_costs_what_the_steps_of_its_engine_gave_
     assert charged_tokens(ended) == 100
 
 
+def test_a_whole_answer_that_nobody_counted_costs_what_was_expected():
+    made = build()
+    for name in ("unknown", "empty"):
+        submit(made, name, prompt=20)
+    made.dispatch(0.0)
+    unknown, empty = made.end("unknown", OutcomeKind.COMPLETED, 1.0), made.end("empty", OutcomeKind.COMPLETED, 1.0, 0)
+    assert [charged_tokens(ended) for ended in (unknown, empty)] == [120, 20]
+    assert unknown.output_tokens == 0, "it is no measured length"
+
+
 def test_a_simulated_whole_answer_is_heard_of_at_its_end_only():
     seen: list[tuple[str, float]] = []
 
