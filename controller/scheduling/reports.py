@@ -55,6 +55,10 @@ class SchedulerReports(PolicyControl):
         """Ids of all waiting requests, oldest first. O(n)."""
         return [entry.request.id for entry in self._wait_queue.entries()]
 
+    def missed(self, now_s: float) -> int:
+        """How many waiting requests have missed their TTFT target; a whole answer may still be in time. O(n)."""
+        return sum(entry.request.stream and entry.ttft_deadline_s < now_s for entry in self._wait_queue.entries())
+
     def running_ids(self) -> list[str]:
         """Ids of all running requests, in the order of dispatch."""
         return list(self._running)

@@ -117,12 +117,12 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     tolerance: float
 
 
-class _Hopeless(Exception):
+class Hopeless(Exception):
     """So many requests have missed that the wanted share cannot be reached."""
 
 
 @dataclass(slots=True)
-class _Misses:
+class Misses:
     """Counts requests that are certain to miss a target, and aborts a run that has too many of them."""
 
     allowed: float
@@ -130,13 +130,18 @@ class _Misses:
     sure: int = 0
 
     def count(self, ended: Ended) -> None:
+        """Counts a request that has ended."""
         self.ended += not ended.slo_met
 
     def judge(self, scheduler: Scheduler, now_s: float) -> None:
-        # Requests that wait beyond their target have missed it already.
-        self.sure = self.ended + scheduler.snapshot(now_s, "probe").overdue
+        """Counts those that wait beyond their target, too. One that is only forecast to be late may still be in time.
+
+        Raises:
+            Hopeless: Too many have missed.
+        """
+        self.sure = self.ended + scheduler.missed(now_s)
         if self.sure > self.allowed:
-            raise _Hopeless
+            raise Hopeless
 
 
 def probe(case: Case, share: float = 0.0) -> Probe:
@@ -146,10 +151,10 @@ def probe(case: Case, share: float = 0.0) -> Probe:
         StudyError: The independent check found an error in the run.
     """
     load = open_load(case)
-    misses = _Misses(allowed=(1.0 - share) * load.count + 1e-9)
+    misses = Misses(allowed=(1.0 - share) * load.count + 1e-9)
     try:
         run = run_case(case, Watch(ended=misses.count, look=misses.judge), load)
-    except _Hopeless:
+    except Hopeless:
         whole, good = False, load.count - misses.sure
     else:
         if run.violations:

@@ -8,6 +8,7 @@ import pytest
 
 from hmas.cli.main import main
 from hmas.controller.core.errors import ConfigError
+from hmas.controller.core.types import Estimates, Request, Slo
 from hmas.planning import plan as planning
 from hmas.planning import probing
 from hmas.planning.backends import on_cores
@@ -30,6 +31,7 @@ from hmas.planning.probing import (
     need,
     probe,
 )
+from hmas.planning.running import build
 from hmas.planning.tables import plan_text
 
 CASE = Case(workload="poisson:rate=4,duration=60", fleet=read_fleet("1xdemo-small"), slo=SloTarget(ttft_ms=3000, tpot_ms=80))
@@ -101,6 +103,23 @@ def test_a_probe_counts_what_was_kept():
     assert light.share > heavy.share
     assert heavy.duration_s == pytest.approx(light.duration_s / 4)
     assert light.goodput_rps == pytest.approx(light.share * light.rate_rps)
+
+
+def test_a_run_is_not_given_up_for_a_forecast():
+    case = msgspec.structs.replace(CASE, fleet=read_fleet("1xdemo-small:n_run=1"))
+    made, model = build(case)[0], case.fleet.model(case.model)
+    slo = Slo(ttft_ms=1000.0, tpot_ms=1000.0)
+    for number in range(4):
+        request = Request(id=str(number), tenant="t", model=model, arrival_s=0.0, prompt_tokens=5, stream=number < 3)
+        made.submit(request, Estimates(slo=slo, ttft_ms=900.0), 0.0)
+    made.dispatch(0.0)
+    made.expire(0.9)
+    misses = probing.Misses(allowed=1.0)
+    misses.judge(made, 0.9)
+    assert (made.snapshot(0.9, "g").overdue, misses.sure) == (3, 0)
+    with pytest.raises(probing.Hopeless):
+        misses.judge(made, 1.5)
+    assert misses.sure == 2, "neither the one that was sent nor the whole answer, which is due later"
 
 
 def wish(**more):
