@@ -13,6 +13,7 @@ from hmas.planning import StudyError
 from hmas.planning.case import Case
 from hmas.planning.fleet import Fleet, Group, Kind
 from hmas.planning.loads import open_load
+from hmas.planning.report import arrivals_end_s
 from hmas.planning.running import Watch, run_case
 
 LEAST, MOST = 2.0**-10, 2.0**12
@@ -30,7 +31,8 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     """One run: the load as a multiple of the workload's own rate, and its result.
 
     Attributes:
-        share: Share of requests that met both targets. goodput_rps: such requests per second of the arrivals.
+        share: Share of requests that met both targets. goodput_rps: such requests per second of the arrivals, or of
+            the time until the last session has ended.
         duration_s: Length of the arrivals at this load.
         whole: Whether the run was completed. It is aborted once too many requests have missed; `share` is then an upper bound.
     """
@@ -155,16 +157,16 @@ def probe(case: Case, share: float = 0.0) -> Probe:
     try:
         run = run_case(case, Watch(ended=misses.count, look=misses.judge), load)
     except Hopeless:
-        whole, good = False, load.count - misses.sure
+        whole, good, span_s = False, load.count - misses.sure, load.duration_s
     else:
         if run.violations:
             raise StudyError(f"the simulation broke its own rules, so nothing is planned with it: {run.violations[0]}")
-        whole, good = True, sum(record.slo_met for record in run.records)
+        whole, good, span_s = True, sum(record.slo_met for record in run.records), arrivals_end_s(run)
     return Probe(
         load=case.load,
         rate_rps=load.rate_rps,
         share=good / load.count,
-        goodput_rps=good / load.duration_s,
+        goodput_rps=good / span_s,
         duration_s=load.duration_s,
         whole=whole,
     )

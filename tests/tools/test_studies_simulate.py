@@ -17,6 +17,7 @@ from hmas.controller.core.types import OutcomeKind
 from hmas.planning import charts
 from hmas.planning.case import Case, SloTarget, read_admission
 from hmas.planning.fleet import read_fleet
+from hmas.planning.probing import probe
 from hmas.planning.report import document, make_report, rounded
 from hmas.planning.running import TELL_EVERY, Told, Watch, run_case
 from hmas.planning.steering import AgentSteering
@@ -210,6 +211,11 @@ def test_sessions_run_call_by_call(workflows):
     assert len(few.records) == 20
     early = run_case(case(workload=workflows, duration_s=10.0))
     assert 0 < len(early.records) < len(run.records)
+
+
+def test_a_plan_reckons_the_goodput_of_sessions_as_a_simulation_does(workflows):
+    slow = case(workload=workflows, load=4.0, fleet=read_fleet("1xdemo-small:n_run=4"), warmup_s=0.0)
+    assert probe(slow).goodput_rps == pytest.approx(make_report(run_case(slow)).score.goodput_rps)
 
 
 def test_sessions_that_are_broken_off_count_with_all_their_calls(workflows):
