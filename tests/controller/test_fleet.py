@@ -170,6 +170,17 @@ async def test_a_list_of_models_that_fails_leaves_what_was_known():
         assert instance.models == frozenset({"n" if status == 200 else "m"})
 
 
+async def test_an_engine_gets_nothing_before_it_has_said_its_models():
+    engine, clock = ListingEngine(), Clock()
+    fleet, _ = fleet_of(engine, clock)
+    listed, engine.answer = engine.answer, (503, b"starting")
+    await fleet.poll_all()
+    assert fleet.candidates("m") == fleet.candidates("anything") == []
+    engine.answer = listed
+    await fleet.poll_all()
+    assert (len(fleet.candidates("m")), fleet.candidates("anything")) == (1, [])
+
+
 async def test_a_server_without_a_list_of_models_may_serve_any():
     engine, clock = BusyEngine(), Clock()
     fleet, _ = fleet_of(engine, clock)

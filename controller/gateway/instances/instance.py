@@ -27,7 +27,8 @@ class Instance:
         snapshot: The last reading, None before the first.
         down_since_s: Since when it does not answer; None while it does.
         models: The models it serves; None if it does not report them, and then any model may be tried.
-        known: Whether it has ever answered to `/v1/models`; before that nothing is known of its models, and it gets no requests.
+        known: Whether it has ever answered to `/v1/models`, other than by a 5xx; before that nothing is known of its models, and it
+            gets no requests.
         entries: Its entries of `/v1/models`, passed on as they are.
         context: Most tokens of one sequence, prompt and output, by model, for the models that report it.
         ceiling: The most it can take.

@@ -278,8 +278,9 @@ class Fleet(ServedModels):
         try:
             status, body = await instance.engine.call("GET", "/v1/models")
         except EngineError:
-            if instance.known:
-                instance.models_read_s = self._clock.now_s()
+            status, body = 502, b""
+        if status >= 500 and not instance.known:
+            # The next poll asks again: an engine that starts, or a proxy before it, says nothing of its models so.
             return
         instance.models_read_s = self._clock.now_s()
         if not instance.known:
