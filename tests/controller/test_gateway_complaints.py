@@ -150,7 +150,24 @@ async def test_after_the_first_token_only_an_error_of_the_engines_own_counts(tmp
     assert answer.events == [ROLE, TOKEN, error, "[DONE]"]
 
 
-@pytest.mark.parametrize("code", [500, 503, None, "weird"])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_engine_that_says_itself_that_it_is_full_is_well(tmp_path: Path, stream: bool):
+    full = {"object": "error", "message": "The request queue is full.", "type": "ServiceUnavailable", "param": None, "code": 503}
+
+    def answers(_: dict[str, Any]) -> tuple[int, str, bytes]:
+        return (200, "text/event-stream", events({"error": full})) if stream else (503, "application/json", orjson.dumps(full))
+
+    async with before(tmp_path, answers, engines=2) as (rig, asked):
+        told = [await rig.post(chat(f"number {number}", stream=stream)) for number in range(2 * FAILURES)]
+        assert breakers(rig) == {("closed", 0)}
+        assert len(rig.events("engine.avoided")) == 2
+        assert {one.outcome for one in await rig.completions()} == {OutcomeKind.REJECTED}
+    assert {(answer.status, answer.headers["retry-after"]) for answer in told} == {(503, "5")}
+    assert "The request queue is full." in told[0].body.decode()
+    assert len(asked) == 2 * len(told), "each was tried elsewhere, too"
+
+
+@pytest.mark.parametrize("code", [500, None, "weird"])
 async def test_an_error_event_that_does_not_blame_the_request_is_tried_elsewhere(tmp_path: Path, code: object):
     async with before(tmp_path, stream_of({"error": {"message": "out of memory", "code": code}}), engines=2) as (rig, asked):
         answer = await rig.post(chat())

@@ -56,6 +56,11 @@ class Complaint:
         """Whether the code blames the request (4xx): any engine would refuse it, and this engine is healthy."""
         return 400 <= self.status < 500 and not self.refuses_as(self.status)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the engine works, and has no room for the request, as SGLang with a full queue. Proxies send no such document."""
+        return self.status == 503
+
     def refuses_as(self, status: int) -> bool:
         """Whether an answer with this HTTP status blames the engine. A 404 for a model or a response that does not exist does not."""
         if status != 404:

@@ -17,6 +17,10 @@ LACKS_API = 501
 """Status of an answer by an engine that does not serve the request's API."""
 
 
+FULL_RETRY_AFTER = "5"
+"""Stands for the `Retry-After` that is missing from a 503 which the engine itself wrote: in a stream it can send no such header."""
+
+
 def is_refusal(status: int, retry_after: str) -> bool:
     """Whether an engine that answered so is well: a 503 that says when to try again is how some shed load, as others do by 429."""
     return status < 500 or status == LACKS_API or (status == 503 and bool(retry_after))
@@ -189,7 +193,9 @@ class EventRelay:
             if error.blames_request:
                 raise EngineRefused(error)
             told = f"the engine reported an error: {error.message}"
-            raise EngineFault(error.status, told, self._api.complaint_body(error)) if 400 <= error.status < 500 else EngineFault(500, told)
+            if not error.is_full and not 400 <= error.status < 500:
+                raise EngineFault(500, told)
+            raise EngineFault(error.status, told, self._api.complaint_body(error), FULL_RETRY_AFTER if error.is_full else "")
         self._answer.response_id = self._scanner.response_id
         head = self._head()
         self._answer.started = True

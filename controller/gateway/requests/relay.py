@@ -8,7 +8,17 @@ import orjson
 from hmas.controller.gateway.http.transport import Responder
 from hmas.controller.gateway.requests.apis.api import NOT_AGAIN, Api, complaint_of
 from hmas.controller.gateway.requests.engine_errors import REFUSALS, Complaint, json_object, read_complaint
-from hmas.controller.gateway.requests.event_relay import JSON, LACKS_API, SSE, Answer, EngineFault, EngineRefused, EventRelay, OnlyOpened
+from hmas.controller.gateway.requests.event_relay import (
+    FULL_RETRY_AFTER,
+    JSON,
+    LACKS_API,
+    SSE,
+    Answer,
+    EngineFault,
+    EngineRefused,
+    EventRelay,
+    OnlyOpened,
+)
 from hmas.controller.gateway.requests.sse import excerpt, usage_figures, usage_total
 from hmas.engines.base import EngineResponse
 from hmas.engines.errors import AnswerBroken, AnswerTooLarge, EngineProtocolError, EngineUnavailable
@@ -140,15 +150,19 @@ def _refused_with(status: int, document: dict[str, Any] | None, api: Api) -> int
 
 def _fault(status: int, response: EngineResponse, kind: str, document: dict[str, Any] | None, *, body: bytes, api: Api) -> EngineFault:
     """The error of an engine that failed or refused with `status`; its document is passed on in the API's form."""
+    retry_after = response.headers.get("retry-after", "")
     if document is None:
         what, own = excerpt(body), b""
     else:
-        what = complaint_of(document).message
+        complaint = complaint_of(document)
+        what = complaint.message
+        if complaint.is_full:
+            retry_after = retry_after or FULL_RETRY_AFTER
         if kind == SSE or response.status != status:
             own = api.complaint_body(read_complaint(document) or Complaint(document, status))
         else:
             own = api.engine_document(status, document, body)
-    return EngineFault(status, f"the engine answered {status}: {what}", own, response.headers.get("retry-after", ""))
+    return EngineFault(status, f"the engine answered {status}: {what}", own, retry_after)
 
 
 def _lacks_api(status: int, api: Api, text: str) -> EngineFault:
