@@ -89,6 +89,7 @@ class GatewayMqtt:
             "waiting": len(self._outbox),
             "dropped": self._outbox.dropped_total,
             "refused": self._outbox.refused_total,
+            "refused_ago_s": link.refused_ago_s(),
             "refusal": link.refusal,
         }
 

@@ -46,6 +46,7 @@ LATE = (
     "(`hmas events --all --kind process`); else see its log. The gateway uses its fallback meanwhile"
 )
 MQTT_REFUSED = "what it did not take is lost: look at the broker's ACL and limits, and at `hmas events --kind mqtt`"
+MQTT_REFUSED_S = 3600.0
 MQTT_AWAY = "serving goes on, and it tries again at least every 30 s; `hmas mqtt check` says what the broker refuses"
 KV_EVENTS = "its prefixes are known approximately meanwhile; docs/routing.md says what each state means and what to do"
 STANDS_IN = (
@@ -240,9 +241,7 @@ def check_gateway(config: Config | None, status: dict[str, Any] | None, trouble:
     if taken_by := status["bus"]["taken_by"]:
         yield Check("gateway's bus", "FAIL", f"another gateway, {taken_by}, has taken it: this one posts nothing", BUS_TAKEN)
     if status["mqtt"]:
-        there, refused = status["mqtt"]["connected"], status["mqtt"]["refused"]
-        advice = (MQTT_REFUSED if refused else "") if there else MQTT_AWAY
-        yield Check("mqtt", "WARN" if advice else "OK", mqtt_words(status["mqtt"]), advice)
+        yield check_mqtt(status["mqtt"])
     yield from check_load(status)
     own = set() if config is None else {engine.name for engine in config.engines}
     # What is reached from here may not be for the gateway, and an engine that answers may fail its requests.
@@ -268,6 +267,12 @@ def check_clock(status: dict[str, Any], now_s: float) -> Check:
         do = "the machine's clock was set after the gateway started: restart gateway and agents, or each drops the other's messages"
         return Check("clock", "WARN", f"the gateway's clock is {-skew_s:+.1f} s off", do)
     return Check("clock", "OK", f"the gateway's clock agrees within {MAX_SKEW_S:g} s")
+
+
+def check_mqtt(mqtt: dict[str, Any]) -> Check:
+    """Whether the MQTT broker is there, and has taken every message of the last hour."""
+    advice = MQTT_AWAY if not mqtt["connected"] else MQTT_REFUSED if 0.0 <= mqtt["refused_ago_s"] < MQTT_REFUSED_S else ""
+    return Check("mqtt", "WARN" if advice else "OK", mqtt_words(mqtt), advice)
 
 
 def check_load(status: dict[str, Any]) -> Iterator[Check]:

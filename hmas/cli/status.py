@@ -206,7 +206,8 @@ def mqtt_words(mqtt: dict[str, Any]) -> str:
     if mqtt["dropped"]:
         parts.append(f"{mqtt['dropped']} messages were dropped since the gateway started: more than mqtt.queue_most waited")
     if mqtt["refused"]:
-        parts.append(f"it did not take {mqtt['refused']} messages, the last one {mqtt['refusal']}")
+        ago = duration_words(mqtt["refused_ago_s"])
+        parts.append(f"it did not take {mqtt['refused']} messages, the last one {ago} ago, {mqtt['refusal']}")
     return ", ".join(parts)
 
 

@@ -74,6 +74,7 @@ async def test_what_the_broker_refuses_is_counted_reported_and_not_tried_again(t
         assert status["connected"]
         assert status["dropped"] == 0
         assert status["refusal"].endswith(": Not authorized")
+        assert 0.0 <= status["refused_ago_s"] < 60.0
         assert [one["after"] for one in rig.events("mqtt")] == ["connected", "refused"], "once: the event about it is refused, too"
         events = len(rig.gateway.event_log.newest(1000))
         assert status["refused"] == events, "each was tried once"

@@ -49,6 +49,13 @@ def config(tmp_path, monkeypatch, installation):
     return write
 
 
+@pytest.mark.parametrize(("ago_s", "state"), [(-1.0, "OK"), (60.0, "WARN"), (3700.0, "OK")])
+def test_a_message_that_a_broker_refused_is_a_warning_for_an_hour(ago_s, state):
+    there = {"broker": "b:1883", "connected": True, "for_s": 9000.0, "reason": "", "waiting": 0, "dropped": 0}
+    found = doctor.check_mqtt(there | {"refused": int(ago_s > 0.0), "refused_ago_s": ago_s, "refusal": "t: no"})
+    assert (found.state, "did not take" in found.found) == (state, ago_s > 0.0)
+
+
 @pytest.mark.parametrize(
     "rest", ["scheduler: {n_rum: 4}\n", "engines_file: /nowhere/engines.json\n", "engines: 7\ntenants: {a: {weight: x}}\n"]
 )

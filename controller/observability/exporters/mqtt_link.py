@@ -118,6 +118,7 @@ class MqttLink:
         self._since_s = 0.0
         self.on_change: Callable[[str], None] = lambda _: None
         self.refusal = ""
+        self._refused_s = 0.0
         self.on_refused: Callable[[str], None] = lambda _: None
         self._reasons: set[str] = set()
         self.on_command: OnCommand | None = None
@@ -136,6 +137,10 @@ class MqttLink:
     def for_s(self) -> float:
         """For how long the broker has been there, or away."""
         return asyncio.get_running_loop().time() - self._since_s
+
+    def refused_ago_s(self) -> float:
+        """Seconds since the broker last did not take a message, -1 if it took all."""
+        return asyncio.get_running_loop().time() - self._refused_s if self.refusal else -1.0
 
     async def close(self) -> None:
         """Sends what is left and says goodbye if the broker is there; the caller bounds the time."""
@@ -187,6 +192,7 @@ class MqttLink:
 
     def _lost(self, message: Outgoing, reason: str) -> None:
         self._outbox.count_refused()
+        self._refused_s = asyncio.get_running_loop().time()
         self.refusal = f"{message.topic}: {reason}"
         if reason not in self._reasons:
             self._reasons.add(reason)
