@@ -59,6 +59,8 @@ class CompletionRecorder(Observer):
         label = self._label_of(completion.tenant)
         mine = self._of_tenant.get(label)
         if mine is None:
+            # Labels pass from quiet tenants to others.
+            self.labels()
             mine = self._of_tenant[label] = deque(maxlen=TENANT_KEPT)
         mine.append(completion)
         while mine[0].sent_s < completion.sent_s - RECENT_S:

@@ -107,6 +107,14 @@ class Histogram(Collector):
             found = self._by_labels[values] = Buckets(self._ends)
         return found
 
+    def remove(self, *values: str) -> None:
+        """Forgets the histogram for these label values.
+
+        Raises:
+            KeyError: There is none.
+        """
+        del self._by_labels[values]
+
     def observe(self, value: float) -> None:
         """Counts one value of a metric without labels."""
         self._alone.observe(value)

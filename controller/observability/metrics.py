@@ -18,6 +18,8 @@ from hmas.controller.observability.observer import Completion, Directives, Obser
 from hmas.controller.observability.tenant_figures import TenantFigures
 
 MAX_TENANT_LABELS = 50
+LABEL_KEPT_S = 86_400.0
+"""How long a tenant that is not configured keeps its label after its last request, where others have none."""
 OTHER = "other"
 LATENCY_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300.0)
 TPOT_S = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
@@ -37,11 +39,21 @@ class _OfTenant:
         self.ttft: Buckets = metrics.ttft.labels(label)
         self.tpot: Buckets = metrics.tpot.labels(label)
 
+    def remove_from(self, metrics: "Metrics") -> None:
+        """Removes the tenant's series."""
+        for outcome in self.outcomes:
+            metrics.requests.remove(self.label, outcome.value)
+        for direction in ("prompt", "output"):
+            metrics.tenant_tokens.remove(self.label, direction)
+        for metric in (metrics.slo_met, metrics.queue_wait, metrics.ttft, metrics.tpot):
+            metric.remove(self.label)
+
 
 class Metrics(Observer):
     """All metrics of one gateway.
 
-    Configured tenants always have a label of their own; of the others the first 50 have one, and the rest share `other`.
+    Configured tenants always have a label of their own; of the others 50 have one, and the rest share `other`. Those have
+    it that came first; one that has not asked for a day gives it to the next that comes.
     """
 
     def __init__(self, tenants: Collection[str] = ()) -> None:
@@ -49,8 +61,8 @@ class Metrics(Observer):
         counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
         histogram = partial(Histogram, registry=registry)
         _describe_process(registry)
-        self._known = set(tenants)
-        self._others: set[str] = set()
+        self._known, self._now_s = set(tenants), 0.0
+        self._others: dict[str, float] = {}
         self.requests = counter("hmas_requests", "Requests that ended, by outcome.", ["tenant", "outcome"])
         self.slo_met = counter("hmas_slo_met_requests", "Requests that met both of their targets.", ["tenant"])
         self._refused = counter(
@@ -147,16 +159,30 @@ class Metrics(Observer):
         """The label of a tenant; beyond the bound it is `other`."""
         if tenant in self._known or tenant in self._others:
             return tenant
-        if len(self._others) >= MAX_TENANT_LABELS:
+        if len(self._others) >= MAX_TENANT_LABELS and not self._free_label():
             return OTHER
-        self._others.add(tenant)
+        self._others[tenant] = self._now_s
         return tenant
+
+    def _free_label(self) -> bool:
+        """Takes the label from the tenant whose last request is the longest ago, if that is long enough."""
+        tenant = next(iter(self._others))
+        if self._now_s - self._others[tenant] < LABEL_KEPT_S:
+            return False
+        del self._others[tenant]
+        if tenant not in self._known and (found := self._of_tenant.pop(tenant, None)) is not None:
+            found.remove_from(self)
+        return True
 
     def ended(self, completion: Completion) -> None:
         """See `Observer.ended`."""
+        self._now_s = completion.sent_s
         of_tenant = self._of_tenant.get(completion.tenant)
         if of_tenant is None:
             of_tenant = self._counted(completion.tenant)
+        if self._others.pop(of_tenant.label, None) is not None:
+            # They stay in the order of their last requests.
+            self._others[of_tenant.label] = self._now_s
         counter = of_tenant.outcomes.get(completion.outcome)
         if counter is None:
             counter = of_tenant.outcomes[completion.outcome] = self.requests.labels(of_tenant.label, completion.outcome.value)

@@ -11,7 +11,7 @@ from message_kit import instance_view, system_snapshot
 from hmas.controller.core.messages import Completion, SystemSnapshot
 from hmas.controller.core.types import OutcomeKind
 from hmas.controller.gateway.metrics_page import PAGE_S, MetricsPage
-from hmas.controller.observability.metrics import MAX_TENANT_LABELS, OTHER, Metrics, package_version
+from hmas.controller.observability.metrics import LABEL_KEPT_S, MAX_TENANT_LABELS, OTHER, Metrics, package_version
 from hmas.engines.base import EngineSnapshot
 
 
@@ -45,6 +45,23 @@ def test_tenants_beyond_the_bound_share_a_label():
     metrics.know(["late"])
     metrics.ended(completion("late", ttft_ms=5.0))
     assert 'hmas_ttft_seconds_count{tenant="late"} 1.0' in page(metrics)
+
+
+def test_a_tenant_that_has_not_asked_for_a_day_gives_its_label_to_the_next():
+    metrics = Metrics()
+    for number in range(MAX_TENANT_LABELS):
+        metrics.ended(completion(f"tenant-{number}", sent_s=1000.0, ttft_ms=5.0))
+    metrics.know(["tenant-2"])
+    for name, after_s in (("tenant-0", LABEL_KEPT_S - 1.0), ("early", LABEL_KEPT_S - 1.0), ("late", LABEL_KEPT_S), ("later", LABEL_KEPT_S)):
+        metrics.ended(completion(name, sent_s=1000.0 + after_s, ttft_ms=5.0))
+    lines = page(metrics).splitlines()
+    gone = [name for name in ("tenant-0", "tenant-1", "tenant-2", "tenant-3") if not any(f'tenant="{name}"' in line for line in lines)]
+    assert gone == ["tenant-1"], "the first is no longer the one that has been quiet for longest, and the third is configured by now"
+    counts = [line for line in lines if line.startswith("hmas_ttft_seconds_count")]
+    assert {f'hmas_ttft_seconds_count{{tenant="{name}"}} 1.0' for name in (OTHER, "late", "later")} <= set(counts)
+    assert len(counts) == MAX_TENANT_LABELS + 2, "as many as before, the configured one, and the rest"
+    metrics.ended(completion("tenant-1", sent_s=1000.0 + LABEL_KEPT_S))
+    assert 'hmas_requests_total{outcome="completed",tenant="tenant-1"} 1.0' in page(metrics), "it begins anew"
 
 
 def test_what_did_not_happen_is_not_observed():
