@@ -9,6 +9,8 @@ from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig
 from hmas.controller.config.section import GatewayConfig
 from hmas.controller.core.allowed_sites import ANY, AllowedSites
 from hmas.controller.core.errors import PolicyError
+from hmas.controller.core.slo import slo_for
+from hmas.controller.core.types import DEFAULT_IMPORTANCE, TaskType
 from hmas.controller.routing.registry import read_router, router_text
 from hmas.controller.scheduling.policies.registry import named
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
@@ -97,7 +99,8 @@ def running_agents(agents: AgentsConfig) -> tuple[str, ...]:
 def scheduler_settings(config: Config) -> SchedulerSettings:
     """Every setting of the scheduler by its name, for both the gateway and meta's twin."""
     named = msgspec.convert(config.scheduler, SchedulerSettings, from_attributes=True)
-    return msgspec.structs.replace(named, headroom=config.slo.headroom)
+    usual = slo_for(TaskType.UNKNOWN, DEFAULT_IMPORTANCE, config.slo.scale)
+    return msgspec.structs.replace(named, headroom=config.slo.headroom, usual_tpot_ms=usual.tpot_ms)
 
 
 def routers(config: Config) -> dict[str, str]:

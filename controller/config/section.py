@@ -85,7 +85,8 @@ class SloConfig(Section, frozen=True):
         float,
         doc(
             "a target that a request does not declare is at least this many times what an engine takes for a request "
-            "alone, so that slow engines are not held to what they cannot do; 0 leaves Table 6 as it is",
+            "alone, so that slow engines are not held to what they cannot do; a TTFT target grows with the time per token of a request "
+            "alone, too; 0 leaves Table 6 as it is",
             ge=0,
             le=100,
         ),

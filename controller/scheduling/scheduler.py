@@ -144,10 +144,10 @@ class Scheduler(SchedulerReports):
         return False
 
     def _attainable(self, entry: QueueEntry, estimates: Estimates) -> Estimates:
-        headroom, request = self.settings.headroom, entry.request
-        if headroom <= 0.0 or (request.declared_slo is not None and not request.half_declared):
+        request = entry.request
+        if self.settings.headroom <= 0.0 or (request.declared_slo is not None and not request.half_declared):
             return estimates
-        return attainable(request, estimates, self._wait_queue.queues.of(request.model).instances.fastest(entry), headroom)
+        return attainable(request, estimates, self._wait_queue.queues.of(request.model).instances.fastest(entry), self.settings)
 
     def dispatch(self, now_s: float) -> list[Dispatch]:
         """All requests that can be dispatched now, in order; each counts as in flight from now on."""

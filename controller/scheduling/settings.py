@@ -4,6 +4,9 @@ from typing import Literal
 
 import msgspec
 
+from hmas.controller.core.slo import BASE_SLO
+from hmas.controller.core.types import TaskType
+
 BODY_BYTES_WAITING_MOST = 128 << 20
 """Most bytes that the bodies of a tenant's waiting requests may have together, where nothing else is set: eight of the largest bodies, a
 quarter of what the gateway holds of all tenants."""
@@ -38,6 +41,8 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
             `hmas.controller.scheduling.admission.tpot_guard`), 0 to 1; 0 switches the guard off.
         headroom: Least target of a request that declares none, as a multiple of the measured time of a request alone on an instance (see
             `hmas.controller.scheduling.admission.assumed_targets`); 0 leaves targets as they are.
+        usual_tpot_ms: TPOT target of a request without declared targets whose task is unknown. Where `headroom` times an engine's pace
+            alone is more, TTFT targets that are not declared grow in proportion.
     """
 
     binding: Literal["central", "arrival"] = "central"
@@ -55,6 +60,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     overdue_wait_s: float = 86_400.0
     tpot_guard: float = 0.0
     headroom: float = 0.0
+    usual_tpot_ms: float = BASE_SLO[TaskType.UNKNOWN].tpot_ms
 
 
 SHIPPED = SchedulerSettings(

@@ -4,6 +4,9 @@ from typing import Literal
 
 import pytest
 
+from hmas.controller.config.derived import scheduler_settings
+from hmas.controller.config.schema import Config
+from hmas.controller.config.section import SloConfig
 from hmas.controller.core.types import Controls, Estimates, Request, Slo
 from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
@@ -42,10 +45,11 @@ def entry(made: Scheduler, *, declared: Slo | None = None, half: Literal["", "tt
 @pytest.mark.parametrize(
     ("headroom", "token_ms", "prompt_tokens", "expected"),
     [
-        (3.0, {"slow": 60.0}, 100, Slo(ttft_ms=2000.0, tpot_ms=180.0)),
-        (3.0, {"slow": 60.0}, 1000, Slo(ttft_ms=3000.0, tpot_ms=180.0)),
+        (3.0, {"slow": 60.0}, 100, Slo(ttft_ms=4000.0, tpot_ms=180.0)),
+        (3.0, {"slow": 60.0}, 2000, Slo(ttft_ms=6000.0, tpot_ms=180.0)),
         (3.0, {"fast": 20.0}, 100, TABLE),
-        (3.0, {"slow": 60.0, "fast": 35.0}, 100, Slo(ttft_ms=2000.0, tpot_ms=105.0)),
+        (3.0, {"fast": 20.0}, 1000, Slo(ttft_ms=3000.0, tpot_ms=90.0)),
+        (3.0, {"slow": 60.0, "fast": 36.0}, 100, Slo(ttft_ms=2400.0, tpot_ms=108.0)),
         (3.0, {"new": 0.0}, 1000, TABLE),
         (0.0, {"slow": 60.0}, 1000, TABLE),
     ],
@@ -56,12 +60,16 @@ def test_an_assumed_target_leaves_room_for_what_the_fastest_engine_takes(
     assert entry(scheduler(headroom, token_ms), prompt_tokens=prompt_tokens).estimates.slo == expected
 
 
+def test_what_is_slow_is_judged_by_the_installations_table():
+    assert scheduler_settings(Config(slo=SloConfig(scale=2.0))).usual_tpot_ms == 2.0 * SchedulerSettings().usual_tpot_ms
+
+
 def test_a_declared_target_stands():
     declared = Slo(ttft_ms=500.0, tpot_ms=20.0)
     assert entry(scheduler(3.0, {"slow": 60.0}), declared=declared).estimates.slo == declared
 
 
-@pytest.mark.parametrize(("half", "expected"), [("ttft", Slo(ttft_ms=2000.0, tpot_ms=180.0)), ("tpot", Slo(ttft_ms=3000.0, tpot_ms=90.0))])
+@pytest.mark.parametrize(("half", "expected"), [("ttft", Slo(ttft_ms=2000.0, tpot_ms=180.0)), ("tpot", Slo(ttft_ms=4000.0, tpot_ms=90.0))])
 def test_of_two_targets_only_the_undeclared_one_is_raised(half: Literal["ttft", "tpot"], expected: Slo):
     made = scheduler(3.0, {"slow": 60.0})
     taken = entry(made, declared=TABLE, half=half, prompt_tokens=1000)
@@ -77,5 +85,5 @@ def test_an_agents_answer_is_stretched_too(running: bool):
     if running:
         assert made.dispatch(0.0)
     made.revise("r", Estimates(slo=Slo(ttft_ms=1500.0, tpot_ms=80.0), output_tokens=7.0), 0.1)
-    assert taken.estimates.slo == Slo(ttft_ms=1500.0, tpot_ms=180.0)
+    assert taken.estimates.slo == Slo(ttft_ms=3000.0, tpot_ms=180.0)
     assert taken.estimates.output_tokens == 7.0

@@ -10,24 +10,29 @@ import msgspec
 
 from hmas.controller.core.types import Estimates, Request, Slo
 from hmas.controller.scheduling.instances.instance import Instance
+from hmas.controller.scheduling.settings import SchedulerSettings
 
 
-def attainable(request: Request, estimates: Estimates, instances: Sequence[Instance], headroom: float) -> Estimates:
-    """Raises assumed targets to at least `headroom` times what the request would take alone. O(instances).
+def attainable(request: Request, estimates: Estimates, instances: Sequence[Instance], settings: SchedulerSettings) -> Estimates:
+    """Raises assumed targets to at least `settings.headroom` times what the request would take alone. O(instances).
+
+    On an engine so slow that this is more than the usual TPOT target, steps are longer than where the table was calibrated. First tokens wait
+    for steps too, so the TTFT target is raised in the same proportion, whatever the task: on a steep engine 1 to 4 points more are in time
+    up to its capacity, and 3 fewer beyond it (`lab/benchmarks/guard_study.py --steep --seeds 12`).
 
     Args:
         request: A request that declares no targets, or only one, which stays as it is.
         estimates: Its current estimates.
         instances: The instances that may serve it. An instance without measurements is ignored; of the others the fastest counts.
-        headroom: 0 leaves all targets as they are.
+        settings: `headroom` and `usual_tpot_ms` count.
     """
-    tpot_ms = prefill_ms = 0.0
-    if request.half_declared != "tpot":
-        tpot_ms = min((one.pace.alone_ms for one in instances if one.pace.alone_ms is not None), default=0.0)
-    if request.half_declared != "ttft":
+    slo, headroom, half = estimates.slo, settings.headroom, request.half_declared
+    tpot_ms = headroom * min((one.pace.alone_ms for one in instances if one.pace.alone_ms is not None), default=0.0)
+    ttft_ms = slo.ttft_ms
+    if half != "ttft":
         prefill_ms = min((took for one in instances if (took := one.pace.prefill_ms(request.prompt_tokens, 0.0)) > 0.0), default=0.0)
-    slo = estimates.slo
-    if headroom * tpot_ms <= slo.tpot_ms and headroom * prefill_ms <= slo.ttft_ms:
+        ttft_ms = max(ttft_ms * max(1.0, tpot_ms / settings.usual_tpot_ms), headroom * prefill_ms)
+    tpot_ms = slo.tpot_ms if half == "tpot" else max(slo.tpot_ms, tpot_ms)
+    if tpot_ms == slo.tpot_ms and ttft_ms == slo.ttft_ms:
         return estimates
-    stretched = Slo(ttft_ms=max(slo.ttft_ms, headroom * prefill_ms), tpot_ms=max(slo.tpot_ms, headroom * tpot_ms))
-    return msgspec.structs.replace(estimates, slo=stretched)
+    return msgspec.structs.replace(estimates, slo=Slo(ttft_ms=ttft_ms, tpot_ms=tpot_ms))
