@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -172,9 +172,7 @@ class ModelStore:
             choice = self.choice(kind)
             if choice.current == wanted:
                 return
-            before = [*choice.before, choice.current][-HISTORY:]
-            shadow = "" if choice.shadow == wanted else choice.shadow
-            self._write(kind, msgspec.structs.replace(choice, current=wanted, before=before, shadow=shadow))
+            self._activate(kind, choice, wanted, [*choice.before, choice.current])
 
     def rollback(self, kind: str) -> str:
         """Activates the previously active version again, and returns its name. Deleted versions are skipped.
@@ -191,8 +189,7 @@ class ModelStore:
                 if not wanted or wanted in kept:
                     if wanted:
                         self.open(kind, wanted)
-                    shadow = "" if choice.shadow == wanted else choice.shadow
-                    self._write(kind, msgspec.structs.replace(choice, current=wanted, before=before, shadow=shadow))
+                    self._activate(kind, choice, wanted, before)
                     return wanted or SHIPPED
         raise ModelError(f"no {kind} model was in force before {choice.current or SHIPPED}; `hmas models use {kind} VERSION` names one")
 
@@ -210,13 +207,23 @@ class ModelStore:
                 raise ModelError(f"{kind} model {version!r} is in force already; allowed in its shadow: another version")
             self._write(kind, msgspec.structs.replace(choice, shadow=version))
 
-    def settle_shadow(self, kind: str, version: str, *, use: bool) -> None:
-        """Activates a version that was better in shadow mode, or ends that, unless the choice has another one there by now."""
-        if self.choice(kind).shadow == version:
+    def settle_shadow(self, kind: str, version: str, active: str, *, use: bool) -> None:
+        """Activates a version that was better in shadow mode, or ends that, unless the choice has another one there by now.
+
+        `active`: the model that it was compared with, by the choice then. If another is active by now, nothing changes.
+
+        Raises:
+            ModelError: The version is gone or was changed, or the store cannot be written.
+        """
+        with self._locked(kind):
+            choice = self.choice(kind)
+            if choice.shadow != version or (choice.current or SHIPPED) != active:
+                return
             if use:
-                self.use(kind, version)
+                self.open(kind, version)
+                self._activate(kind, choice, version, [*choice.before, choice.current])
             else:
-                self.set_shadow(kind, "")
+                self._write(kind, msgspec.structs.replace(choice, shadow=""))
 
     def _kind(self, kind: str) -> Path:
         if kind not in KINDS:
@@ -233,6 +240,10 @@ class ModelStore:
         versions = self._versions(kind)
         for version in [version for version in versions if version not in held][: max(0, len(versions) - KEPT)]:
             shutil.rmtree(self._kind(kind) / version, ignore_errors=True)
+
+    def _activate(self, kind: str, choice: Choice, version: str, before: Sequence[str]) -> None:
+        shadow = "" if choice.shadow == version else choice.shadow
+        self._write(kind, msgspec.structs.replace(choice, current=version, before=[*before][-HISTORY:], shadow=shadow))
 
     def _write(self, kind: str, choice: Choice) -> None:
         home = self._kind(kind)

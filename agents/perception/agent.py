@@ -10,7 +10,10 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
 
+import msgspec
+
 from hmas.agents.model_store.comparison import Comparison
+from hmas.agents.model_store.promotion import Promotion
 from hmas.agents.model_store.store import ModelStore, ModelWatch
 from hmas.agents.perception.loading import Loaded, Loader
 from hmas.agents.perception.model import PerceptionModel
@@ -90,8 +93,8 @@ class PerceptionAgent:
         self._rest_s = REST_S
         self._rests_until_s = float("-inf")
         self._reported_s = float("-inf")
-        self._told_better = ""
-        self._promote = ""
+        is_auto = config.agents.model_promotion == "auto" and self._loader.source.follows_store
+        self._promotion = Promotion(self._store, KIND, "length error", is_auto=is_auto)
 
     async def recover(self, bus: Bus, now_s: float) -> None:
         """Loads its model, which learns lengths from the end of the telemetry stream."""
@@ -130,9 +133,8 @@ class PerceptionAgent:
         shadow = self.shadow
         if shadow is None:
             return None
-        if self._promote:
-            version, self._promote = self._promote, ""
-            return Deferred(partial(self._store.settle_shadow, KIND, version, use=True), lambda _none, _at_s: [])
+        if settle := self._promotion.due():
+            return Deferred(settle, lambda _none, _at_s: [])
         return shadow.work()
 
     def _learn(self, completion: Completion) -> None:
@@ -206,7 +208,7 @@ class PerceptionAgent:
         before = self._have.name if self._have is not None else ""
         # The same server is opened again whenever the choice is written.
         another = not loaded.error and loaded.opened is not None and loaded.opened.name != before
-        self._fallback = loaded.error
+        self._fallback, self._promotion.chosen = loaded.error, loaded.wanted
         if loaded.error:
             kind, now = ("model_refused", before) if before else ("model_fallback", self._rules.name)
             self._note(now_s, kind, loaded.wanted or STORE, now, loaded.error, severity="error" if before else "warning")
@@ -231,35 +233,24 @@ class PerceptionAgent:
         before_shadow, after = (one.name if one is not None else "" for one in (self.shadow, shadow))
         if before_shadow != after:
             self._note(now_s, "model_shadow", before_shadow, after, "chosen in the store")
-            self._told_better = self._promote = ""
+            self._promotion.restart()
         elif another and shadow is not None:
             # It was compared with the model that has gone. It keeps what it has learnt, and the comparison begins again.
             comparison = Comparison(margin=self._settings.model_shadow_margin, least=self._settings.model_shadow_completions)
             shadow = Shadow(shadow.name, shadow.model, comparison)
-            self._told_better = self._promote = ""
+            self._promotion.restart()
         self.shadow = shadow
 
     def _look_at_shadow(self, now_s: float) -> None:
-        """Reports once that the shadow is better; promotes it if configured."""
         shadow = self.shadow
         if shadow is None:
             return
-        is_auto = self._settings.model_promotion == "auto" and self._loader.source.follows_store
-        if shadow.name == self._told_better:
-            # It is still the shadow, so the store may have failed to write the choice: the promotion is tried again.
-            self._promote = shadow.name if is_auto else ""
-            return
         verdict = shadow.verdict()
         mine, theirs = (figures.get("unknown_share", 0.0) for figures in (self.model.tally.figures(), shadow.figures()))
-        if not verdict.better or theirs > mine + UNKNOWN_MORE:
-            return
-        self._told_better = shadow.name
-        figures = f"its length error is {verdict.gain:.1%} lower on {verdict.pairs} requests (evidence {verdict.evidence:.1f})"
-        if is_auto:
-            self._promote = shadow.name
-            self._note(now_s, "model_promoted", self._in_force(), shadow.name, figures)
-        else:
-            self._note(now_s, "model_better", self._in_force(), shadow.name, f"{figures}; `hmas models use {KIND} {shadow.name}` takes it")
+        if theirs > mine + UNKNOWN_MORE:
+            verdict = msgspec.structs.replace(verdict, better=False)
+        if event := self._promotion.judge(self._in_force(), shadow.name, verdict):
+            self._note(now_s, *event)
 
     def _reports(self, now_s: float) -> list[Message]:
         found: list[Message] = [self._report(now_s, self._in_force(), self.model.tally, self.model.figures())]

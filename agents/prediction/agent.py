@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from hmas.agents.model_store.promotion import Promotion
 from hmas.agents.model_store.ranges import figures_of
 from hmas.agents.model_store.store import SHIPPED as SHIPPED_NAME
 from hmas.agents.model_store.store import ModelStore, ModelWatch
@@ -92,13 +93,14 @@ class PredictionAgent:
         self._watch = ModelWatch(self._store, KIND)
         self._events: list[Message] = []
         self._priors: dict[str, tuple[Step | None, str]] = {}
+        auto, most = config.agents.model_promotion == "auto", GIVEN_UP * config.agents.model_shadow_completions
+        self._promotion = Promotion(self._store, KIND, "error", is_auto=auto, pairs_most=most)
         self._watch.note()
         loaded = self._load()
         self.model = PredictionModel(loaded.regressor, prior_named=self._prior_named)
         self.shadow: Shadow | None = None
         self._have = loaded.name
         self._fallback = ""
-        self._told_better = self._told_ended = self._promote = self._dismiss = ""
         self._take_shadow(loaded, float("nan"))
         if loaded.error:
             self._fall_back(loaded, float("nan"))
@@ -151,9 +153,7 @@ class PredictionAgent:
         """Loads another model when the store's choice changes, promotes a better one, or trains on from telemetry."""
         if not self._settings.prediction_model and self._watch.changed(now_s):
             return Deferred(self._load, self._swap)
-        if self._promote or self._dismiss:
-            settle = partial(self._store.settle_shadow, KIND, self._promote or self._dismiss, use=bool(self._promote))
-            self._promote = self._dismiss = ""
+        if settle := self._promotion.due():
             return Deferred(settle, lambda _none, _at_s: [])
         active = self._active()
         if active is None or self.shadow is not None or not self._refits():
@@ -226,6 +226,7 @@ class PredictionAgent:
     def _take_shadow(self, loaded: Loaded, now_s: float, *, replaced: bool = False) -> None:
         """Takes the store's shadow. If the active model was `replaced`, the comparison begins again: it was with the previous one."""
         before = self.shadow.version if self.shadow is not None else ""
+        self._promotion.chosen = loaded.name
         if loaded.shadow_error:
             self._note(now_s, "model_refused", loaded.shadow_name, "", loaded.shadow_error, severity="error")
         if loaded.shadow is None:
@@ -239,7 +240,7 @@ class PredictionAgent:
             )
             self.model.unscored.clear()
             # A version may be in the shadow a second time, after a rollback: what was said of it then does not count.
-            self._told_better = self._told_ended = self._promote = self._dismiss = ""
+            self._promotion.restart()
         after = self.shadow.version if self.shadow is not None else ""
         if before != after:
             self._note(now_s, "model_shadow", before, after, "chosen in the store")
@@ -266,24 +267,8 @@ class PredictionAgent:
         if shadow is None:
             return
         verdict = shadow.judge(labelled, self._active())
-        is_auto = self._settings.model_promotion == "auto"
-        if verdict.better and shadow.version != self._told_better:
-            self._told_better = shadow.version
-            figures = f"its error is {verdict.gain:.1%} lower on {verdict.pairs} requests (evidence {verdict.evidence:.1f})"
-            if is_auto:
-                self._note(now_s, "model_promoted", self._have, shadow.version, figures)
-            else:
-                self._note(
-                    now_s, "model_better", self._have, shadow.version, f"{figures}; `hmas models use {KIND} {shadow.version}` takes it"
-                )
-        if is_auto and shadow.version == self._told_better:
-            # This is repeated for as long as it is the shadow, because the store may have failed to write the choice.
-            self._promote = shadow.version
-        elif not verdict.better and verdict.pairs >= GIVEN_UP * self._settings.model_shadow_completions:
-            self._dismiss = shadow.version
-            if shadow.version != self._told_ended:
-                self._told_ended = shadow.version
-                self._note(now_s, "model_shadow_ended", shadow.version, "", f"no better than {self._have} on {verdict.pairs} requests")
+        if event := self._promotion.judge(self._have, shadow.version, verdict):
+            self._note(now_s, *event)
 
     def _reports(self, now_s: float) -> list[Message]:
         figures = dict(self.model.board.figures())

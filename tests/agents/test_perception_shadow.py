@@ -41,6 +41,24 @@ async def test_a_promotion_that_the_store_could_not_write_is_tried_again(tmp_pat
     assert store.choice("perception").current == "v2"
 
 
+async def test_a_choice_that_is_made_before_the_promotion_is_written_stays(tmp_path, store):
+    agent = await started(config(tmp_path, model_promotion="auto"))
+    assert agent.beside(299.5) is None
+    assert ("model_promoted", "v1", "v2") in events(agent.on_tick(300.0))
+    store.use("perception", "v3")
+    done(agent.beside(300.5))
+    assert (store.choice("perception").current, store.choice("perception").shadow) == ("v3", "v2")
+
+
+async def test_a_better_model_takes_the_place_of_one_that_is_broken(tmp_path, store):
+    for file in store.folder("perception", "v1").iterdir():
+        file.unlink()
+    agent = await started(config(tmp_path, model_promotion="auto"))
+    assert ("model_promoted", "rules", "v2") in events(agent.on_tick(300.0))
+    done(agent.beside(301.0))
+    assert store.choice("perception").current == "v2"
+
+
 async def test_a_shadow_is_compared_anew_with_another_model_in_force_and_keeps_what_it_has_learnt(tmp_path, store):
     agent = await started(config(tmp_path, model_promotion="auto"))
     before = known(agent.shadow)

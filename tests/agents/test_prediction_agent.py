@@ -175,6 +175,21 @@ def test_a_verdict_on_a_shadow_does_not_touch_one_that_was_set_meanwhile(tmp_pat
     assert (store.choice(KIND).current, store.choice(KIND).shadow) == ("", other)
 
 
+@pytest.mark.parametrize("better", [True, False])
+def test_a_verdict_on_a_shadow_does_not_touch_a_choice_that_was_made_meanwhile(tmp_path, monkeypatch, better):
+    store = ModelStore(tmp_path / "models")
+    for _ in range(2):
+        store.add(KIND, SHIPPED, load_regressor().card)
+    store.set_shadow(KIND, "v1")
+    agent = agent_in(tmp_path, model_promotion="auto")
+    assert agent.beside(99.5) is None
+    monkeypatch.setattr(known(agent.shadow), "judge", lambda *_: Verdict(better=better, pairs=1_000_000, gain=0.1, evidence=30.0))
+    agent.on_tick(100.0)
+    store.use(KIND, "v2")
+    done(agent.beside(100.5), 100.5)
+    assert (store.choice(KIND).current, store.choice(KIND).shadow) == ("v2", "v1")
+
+
 BETTER = Verdict(better=True, pairs=1_000_000, gain=0.1, evidence=30.0)
 
 
