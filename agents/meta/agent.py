@@ -13,7 +13,6 @@ from hmas.controller.bus.base import Bus
 from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import HmasError
 from hmas.controller.core.messages import (
-    ACTIONS,
     DECISIONS,
     FEATURES,
     TELEMETRY,
@@ -47,7 +46,7 @@ class MetaAgent:
         self.meta = meta
         self.model = meta.model
         # Only the twin needs telemetry, which is the largest of the streams.
-        self.follows: tuple[str, ...] = (TELEMETRY, FEATURES, ACTIONS) if meta.twin is not None else ()
+        self.follows: tuple[str, ...] = (TELEMETRY, FEATURES) if meta.twin is not None else ()
         self._reported_s = float("-inf")
 
     async def recover(self, bus: Bus, now_s: float) -> None:

@@ -190,7 +190,7 @@ def _twin(config: Config, admission: SchedulerSettings | None, routing: str) -> 
         window_s=config.agents.meta_twin_window_s,
         budget_s=config.agents.meta_twin_budget_s,
     )
-    return Twin(FleetModel(_profile_named, config.agents.stale_after_s), settings)
+    return Twin(FleetModel(_profile_named), settings)
 
 
 @lru_cache(maxsize=PROFILES_KEPT)

@@ -2,8 +2,11 @@
 
 from collections.abc import Callable, Collection
 
-from hmas.controller.control.resolve import Directives
+from msgspec.structs import replace
+
+from hmas.controller.control.resolve import META, Directives
 from hmas.controller.core.errors import SchedulingError
+from hmas.controller.core.messages import SystemSnapshot
 from hmas.controller.core.types import Controls
 from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.admission.quotas import NO_LIMITS
@@ -54,6 +57,16 @@ def apply_directives(
     if given_up is not None:
         raise given_up
     return changed
+
+
+def with_settings(snapshot: SystemSnapshot, directives: Directives) -> SystemSnapshot:
+    """A scheduler's snapshot with what agents must know of the settings that are active beside it."""
+    return replace(
+        snapshot,
+        forced=list(directives.forced),
+        windows_without_meta={name: one.without_meta for name, one in directives.instances.items() if one.n_run.source == META},
+        meta_aside=directives.meta_aside,
+    )
 
 
 def _apply_routers(scheduler: Scheduler, before: Directives, after: Directives) -> None:

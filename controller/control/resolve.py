@@ -91,9 +91,10 @@ class Received(Generic[AgentMessage]):
 
 @dataclass(frozen=True, slots=True)
 class InstanceDirective:
-    """Controls of one instance, and the source of each."""
+    """Controls of one instance, and the source of each. `without_meta`: the window that it would have without meta's."""
 
     controls: Controls
+    without_meta: int
     n_run: Setting
     token_budget: Setting
     guard: Setting
@@ -114,6 +115,7 @@ class Directives:
             instances, `knobs:INSTANCE` and `budget:INSTANCE` of one, `tenants`, `engines`, `routers`.
         override: The overrides of operators, which tell who forces which setting, and why.
         routers: Router by model, `*` for all that are not named.
+        meta_aside: Whether meta's windows, and its share of the TPOT guard, are set aside.
     """
 
     policy: Setting
@@ -127,6 +129,7 @@ class Directives:
     forced: tuple[str, ...]
     override: OverrideNotice = NO_OVERRIDE
     routers: Mapping[str, Setting] = field(default_factory=dict)
+    meta_aside: bool = False
 
 
 def resolve(
@@ -154,7 +157,8 @@ def resolve(
             `BOUNDS`, both of `hmas.controller.control.agent_scores`.
     """
     decision, unheard = _followed(configured, meta, now_s, stale_after_s)
-    policy, parameters = _policy(configured, decision, unheard, override, drops_guard=(META, WINDOWS) in aside)
+    meta_aside = (META, WINDOWS) in aside
+    policy, parameters = _policy(configured, decision, unheard, override, drops_guard=meta_aside)
     fresh = {name: heard for name, heard in statera.items() if heard.fresh(now_s, stale_after_s)}
     instances = {
         name: _instance(
@@ -165,7 +169,7 @@ def resolve(
             decision,
             override,
             name,
-            aside=(META, WINDOWS) in aside,
+            aside=meta_aside,
         )
         for name, ceiling in ceilings.items()
     }
@@ -185,6 +189,7 @@ def resolve(
         forced=_forced(override),
         override=override,
         routers=_routers(configured, meta, unheard, override),
+        meta_aside=meta_aside,
     )
 
 
@@ -343,6 +348,7 @@ def _instance(
     if ceiling.token_budget:
         budget = min(budget, ceiling.token_budget)
     return InstanceDirective(
+        without_meta=min(max(1, base.n_run), ceiling.n_run),
         controls=Controls(n_run=n_run, token_budget=budget or None, guard=guard, advised=advised),
         n_run=Setting(str(n_run), *run_origin),
         token_budget=Setting(str(budget) if budget and budget != ceiling.token_budget else ENGINES_OWN, *budget_origin),

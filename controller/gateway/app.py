@@ -15,6 +15,7 @@ from hmas.controller.config.reload import differences, fleet_change, taken
 from hmas.controller.config.schema import Config, EngineConfig
 from hmas.controller.control.agent_liveness import AgentLiveness
 from hmas.controller.control.agent_scores import AgentScores
+from hmas.controller.control.apply import with_settings
 from hmas.controller.control.asking import Asking
 from hmas.controller.core.types import OutcomeKind
 from hmas.controller.gateway.bus_watch import BusWatch
@@ -347,7 +348,7 @@ class Gateway:
                 self.manager.pump_soon()
                 self.bus_watch.look()
                 self._watch_routers()
-                snapshot = self.scheduler.snapshot(now_s, self.name, self.control.directives.forced)
+                snapshot = with_settings(self.scheduler.snapshot(now_s, self.name), self.control.directives)
                 self.bus.post(snapshot)
                 self.observer.sampled(snapshot)
                 if self._on_cycle is not None:

@@ -1,7 +1,7 @@
 """The scheduler's accounts: the snapshot that agents read, and the check that the sums balance."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 
 from hmas.controller.core.errors import SchedulingError
 from hmas.controller.core.messages import InstanceView, SystemSnapshot
@@ -24,7 +24,6 @@ def snapshot(
     *,
     now_s: float,
     gateway: str,
-    forced: Sequence[str],
     weights: Mapping[str, float],
     alone: bool,
 ) -> SystemSnapshot:
@@ -45,7 +44,6 @@ def snapshot(
         dispatched_total=counts.dispatched,
         ended={kind.value: number for kind, number in counts.ended.items()},
         instances=[view(instance, room.queues.bound_to(instance.name), shares.get(instance.name, 0.0), now_s) for instance in instances],
-        forced=list(forced),
         wants_times_alone=alone,
         tenant_weights={tenant: weight for tenant, weight in weights.items() if weight != 1.0},
     )

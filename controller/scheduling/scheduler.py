@@ -290,8 +290,8 @@ class Scheduler(SchedulerReports):
 
     # -- accounts ---------------------------------------------------------------------------------------------------------
 
-    def snapshot(self, now_s: float, gateway: str, forced: Sequence[str] = ()) -> SystemSnapshot:
-        """Queue and instances as reported to the agents. O(running)."""
+    def snapshot(self, now_s: float, gateway: str) -> SystemSnapshot:
+        """Queue and instances. O(running)."""
         self._wait_queue.sweep(now_s)
         return accounts.snapshot(
             self._wait_queue,
@@ -299,7 +299,6 @@ class Scheduler(SchedulerReports):
             self.counts(),
             now_s=now_s,
             gateway=gateway,
-            forced=forced,
             weights=self._weights,
             alone=self.wants_times_alone,
         )

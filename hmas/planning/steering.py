@@ -17,7 +17,7 @@ from hmas.agents.statera import agent as statera_agent
 from hmas.agents.statera.agent import StateraAgent
 from hmas.controller.config.schema import AgentsConfig, Config, SchedulerConfig
 from hmas.controller.config.section import SloConfig
-from hmas.controller.control.apply import apply_directives
+from hmas.controller.control.apply import apply_directives, with_settings
 from hmas.controller.control.resolve import Ceiling, Configured, Directives, Received, resolve
 from hmas.controller.core.messages import (
     Completion,
@@ -126,7 +126,7 @@ class AgentSteering:
 
     def cycle(self, now_s: float, scheduler: Scheduler, engines: Mapping[str, EngineModel]) -> None:
         """One cycle of the gateway: a snapshot for the agents, and their answers in force."""
-        snapshot = scheduler.snapshot(now_s, "simulation")
+        snapshot = with_settings(scheduler.snapshot(now_s, "simulation"), self._in_force)
         if self.twin is not None:
             self.twin.observe(snapshot)
         views = self.qos.observe(snapshot, now_s)
@@ -141,9 +141,6 @@ class AgentSteering:
             self._viewed(view)
             if isinstance(view, ShortView) and self.statera is not None and not _is_old(view, self.statera.max_age_s, now_s):
                 found += self.statera.model.observe(view, now_s)
-        if self.twin is not None:
-            for action in found:
-                self.twin.observe(action)
         return found
 
     def decisions_on(self, views: Sequence[ShortView | LongView], now_s: float) -> list[MetaDecision]:

@@ -1,5 +1,7 @@
 """What the twin stands on: steps learnt from counters, the fleet as it is, the traffic of late."""
 
+import math
+
 import msgspec
 import numpy as np
 import pytest
@@ -7,20 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from message_kit import instance_view
 from scipy.optimize import nnls  # type: ignore[import-untyped]  # it ships no types
-from twin_kit import EDF, FCFS, asked, completion, engine, looked, plant, served_fleet, told, world
+from twin_kit import EDF, FCFS, PLAIN, asked, blocked, completion, engine, looked, plant, served_fleet, told, world
 from typing_kit import known
 
 from hmas.agents.meta.candidate import Candidate
-from hmas.agents.meta.make import make_meta
 from hmas.agents.meta.twin.fleet import FleetModel
 from hmas.agents.meta.twin.past_requests import Traffic
 from hmas.agents.meta.twin.plant import CountedSteps
 from hmas.agents.meta.twin.replay import replay
 from hmas.agents.meta.twin.sample import part_of
-from hmas.controller.config.schema import AgentsConfig, Config
-from hmas.controller.core.messages import OPEN_WINDOW, ControlAction
+from hmas.controller.control.agent_scores import WINDOWS
+from hmas.controller.control.apply import with_settings
+from hmas.controller.control.resolve import META, STATERA, Ceiling, Configured, Received, resolve
+from hmas.controller.core.messages import OPEN_WINDOW, ControlAction, MetaDecision, OverrideNotice, SystemSnapshot
 from hmas.controller.core.statistics.step_fit import Step, least_squares
-from hmas.controller.core.types import Controls
+from hmas.controller.core.types import Controls, Slo
 from hmas.controller.scheduling.settings import SchedulerSettings
 from hmas.engines.sim.profile import load_profile
 
@@ -142,37 +145,77 @@ def test_an_instances_lead_goes_with_it_into_the_replay():
     assert waited_ms[0.0] == waited_ms[1e9] > waited_ms[200.0] + 50.0
 
 
-def test_stateras_windows_are_replayed_as_they_were_given():
-    fleet, now_s = served_fleet()
-    for at_s, n_run in ((now_s - 90.0, 99), (now_s - 60.0, 10), (now_s - 30.0, 30)):
-        fleet.regulated(ControlAction(sent_s=at_s, instance="a", n_run=n_run, guard=n_run / 100.0))
+def test_windows_are_replayed_as_they_were_active():
+    fleet, now_s = FleetModel(lambda _name: load_profile("demo-small")), 100.0
+    for ago_s, n_run in ((90.0, 99), (60.0, 10), (45.0, 10), (30.0, 30), (0.0, 30)):
+        fleet.observe(told(now_s - ago_s, n_run=n_run, guard=n_run / 100.0))
     (found,), _ = fleet.plants(now_s, 60.0)
     assert [controls.n_run for _, controls in found.regulated] == [10, 30]
     regulated = Candidate(policy="edf")
     taken = [found.controls(regulated, now_s - ago_s) for ago_s in (80.0, 45.0, 10.0)]
     assert taken == [Controls(n_run=n_run, guard=n_run / 100.0) for n_run in (10, 10, 30)]
-    # A candidate's own window takes the place of statera's, and nothing else.
+    # A candidate's own window takes the place of the active one, and nothing else.
     assert found.controls(regulated.window(OPEN_WINDOW), now_s) == Controls(n_run=found.ceiling, guard=0.3)
 
 
-def test_without_statera_the_gateways_own_controls_are_replayed():
-    fleet = known(make_meta(Config(agents=AgentsConfig(stale_after_s=15.0))).twin).fleet
+CONFIGURED = Configured(policy="fcfs", n_run=0)
+CEILING = {"a": Ceiling(64)}
 
-    def shown(now_s, **more):
-        fleet.observe(told(now_s, profile="demo-small", **more))
-        return fleet.plants(now_s, 60.0)[0][0].regulated
 
-    shown(0.0)
-    for at_s in (1.0, 10.0):
-        # The second only repeats the first, but says that statera is alive.
-        fleet.regulated(ControlAction(sent_s=at_s, instance="a", n_run=10, guard=0.5))
-    given = (1.0, Controls(n_run=10, guard=0.5))
-    assert shown(20.0, n_run=64) == (given,), "a candidate's own window takes the place of statera's"
-    fallback = (26.0, Controls(n_run=64))
-    assert shown(26.0, n_run=64) == (given, fallback)
-    assert shown(27.0, n_run=64, guard=0.0) == (given, fallback), "an explicit share has no factor"
-    fleet.regulated(ControlAction(sent_s=30.0, instance="a", n_run=10, guard=0.5))
-    assert shown(31.0, n_run=10, guard=0.5) == (given, fallback, (30.0, given[1]))
+def settled(now_s: float, *, decision=None, aside=(), statera_s=math.inf, **held) -> SystemSnapshot:
+    """What a gateway reports whose agents and operators have said this; statera gave a window of 10 at `statera_s`."""
+    action = Received(min(now_s, statera_s), ControlAction(sent_s=now_s, instance="a", n_run=10, guard=0.5))
+    meta = (
+        None if decision is None else Received(now_s, MetaDecision(sent_s=now_s, decision_id="1", policy="fcfs", previous="", **decision))
+    )
+    notice = OverrideNotice(sent_s=now_s, **held)
+    found = resolve(CONFIGURED, CEILING, meta, {"a": action}, notice, now_s=now_s, stale_after_s=15.0, aside=aside)
+    controls = found.instances["a"].controls
+    return with_settings(told(now_s, n_run=controls.n_run, guard=controls.guard), found)
+
+
+STATERAS, OPEN = Controls(n_run=10, guard=0.5), Controls(n_run=64)
+
+
+@pytest.mark.parametrize(
+    ("said", "own", "under_32"),
+    [
+        ({}, STATERAS, 32),
+        ({"aside": {(STATERA, WINDOWS)}}, OPEN, 32),
+        ({"statera_s": 50.0}, OPEN, 32),
+        ({"decision": {"n_run": 32}}, STATERAS, 32),
+        ({"decision": {"n_run": 32}, "aside": {(STATERA, WINDOWS)}}, OPEN, 32),
+        ({"decision": {"n_run": 32}, "aside": {(META, WINDOWS)}}, STATERAS, 10),
+        ({"decision": {"bypass": True}}, OPEN, 32),
+        ({"knobs": {"a": {"n_run": 7}}}, Controls(n_run=7, guard=0.5), 7),
+    ],
+)
+def test_a_replay_has_the_windows_that_are_in_force(said, own, under_32):
+    fleet = FleetModel(lambda _name: load_profile("demo-small"))
+    fleet.observe(settled(100.0, **said))
+    (found,), _ = fleet.plants(100.0, 60.0)
+    assert found.controls(FCFS, 100.0) == own
+    assert found.controls(FCFS.window(32), 100.0).n_run == under_32
+
+
+def test_a_share_of_the_guard_that_was_set_explicitly_has_no_factor():
+    fleet = FleetModel(lambda _name: load_profile("demo-small"))
+    fleet.observe(told(0.0, n_run=64, guard=0.0))
+    assert fleet.plants(0.0, 60.0)[0][0].regulated == ((0.0, OPEN),)
+
+
+def test_a_share_of_the_guard_that_the_gateway_sets_aside_is_not_replayed():
+    tight = Candidate(policy="fcfs", parameters={"tpot_guard": 0.01})
+    strict = msgspec.structs.replace(PLAIN, tpot_guard=0.5)
+    strained = [
+        msgspec.structs.replace(one, believed=msgspec.structs.replace(one.believed, slo=Slo(ttft_ms=2000.0, tpot_ms=25.0)))
+        for one in blocked()
+    ]
+    shares = [
+        looked(one, window=strained, settings=strict, drops_share=drops).good
+        for one, drops in ((FCFS, False), (tight, False), (tight, True))
+    ]
+    assert shares[0] == shares[2] != shares[1]
 
 
 def test_an_instance_that_serves_another_model_is_measured_anew():

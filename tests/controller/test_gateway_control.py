@@ -14,6 +14,7 @@ from hmas.controller.config.schema import AgentsConfig, SchedulerConfig
 from hmas.controller.core.messages import (
     EVENTS,
     OVERRIDES,
+    TELEMETRY,
     ControlAction,
     Event,
     LengthBound,
@@ -21,6 +22,7 @@ from hmas.controller.core.messages import (
     OverrideNotice,
     RequestCost,
     RequestFeatures,
+    SystemSnapshot,
 )
 from hmas.controller.core.types import TaskType
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
@@ -278,6 +280,9 @@ async def test_an_override_file_wins_over_meta_until_it_is_gone(tmp_path: Path):
         assert rig.gateway.scheduler.policy == "wfq"
         assert rig.gateway.control.directives.instances["sim-1"].controls.n_run == 5
         assert rig.gateway.control.directives.forced == ("policy", "knobs")
+        await asyncio.sleep(0.1)
+        told = all_of_type(SystemSnapshot, await rig.bus.latest(TELEMETRY, 1))
+        assert [one.forced for one in told] == [["policy", "knobs"]], "agents hear of it"
         (rig.overrides / "night.json").unlink()
         await eventually(lambda: rig.gateway.scheduler.policy == "sjf")
         notices = [message for message in await rig.bus.latest(OVERRIDES, 10) if isinstance(message, OverrideNotice)]

@@ -122,10 +122,10 @@ def test_snapshot_tells_queue_and_instances():
     for number, every_s in ((0, 0.01), (1, 0.05)):
         for i in range(11):
             made.progress(f"{number:03d}", i + 1, 101.5 + i * every_s)
-    snapshot = made.snapshot(102.0, "gate", ["policy"])
+    snapshot = made.snapshot(102.0, "gate")
     assert (snapshot.queued, snapshot.queued_tokens, snapshot.queued_long, snapshot.overdue) == (2, 400, 1, 1)
     assert snapshot.oldest_wait_ms == pytest.approx(1500.0)
-    assert (snapshot.arrived_total, snapshot.dispatched_total, snapshot.policy, snapshot.forced) == (4, 2, "two-lane", ["policy"])
+    assert (snapshot.arrived_total, snapshot.dispatched_total, snapshot.policy) == (4, 2, "two-lane")
     (view,) = snapshot.instances
     assert (view.in_flight, view.in_flight_tokens, view.n_run, view.capacity_n_run) == (2, 222, 2, 32)
     assert view.kv_committed == pytest.approx(0.15)

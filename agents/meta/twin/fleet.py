@@ -1,4 +1,4 @@
-"""The twin's model of the instances: controls of the last snapshot, and step times fitted to completions or from a profile. Pure."""
+"""The twin's model of the instances: their controls by the snapshots, and step times fitted to completions or from a profile. Pure."""
 
 import math
 from collections import deque
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from hmas.agents.meta.twin.plant import CountedSteps
 from hmas.agents.meta.twin.replay import ReplayInstance
-from hmas.controller.core.messages import OPEN_WINDOW, Completion, ControlAction, InstanceView, SystemSnapshot
+from hmas.controller.core.messages import OPEN_WINDOW, Completion, InstanceView, SystemSnapshot
 from hmas.controller.core.statistics.step_fit import Step
 from hmas.controller.core.types import Controls, are_other_models
 from hmas.engines.sim.profile import Profile
@@ -31,14 +31,9 @@ STRETCH_STEP = 0.2
 
 
 class Regulated:
-    """Windows and guard factors that an instance had from statera, or without it. A replay applies them at the same times.
-
-    Attributes:
-        said_s: Time of statera's last action, which may have repeated the one before.
-    """
+    """Windows and guard factors that an instance had. A replay applies them at the same times."""
 
     def __init__(self) -> None:
-        self.said_s = -math.inf
         self._given: deque[tuple[float, Controls]] = deque(maxlen=CONTROLS_KEPT)
 
     def add(self, at_s: float, controls: Controls) -> None:
@@ -62,21 +57,21 @@ class FleetModel:
     Args:
         profile_named: The profile that a configured name stands for, None if it stands for none; it applies until enough completions are
             known.
-        stale_after_s: Silence of statera after which the gateway ignores its last action.
 
     Attributes:
         overdue: Requests in the queue at the last snapshot although their first token was due.
         in_flight: Requests that ran then. `still_open`: those that waited or ran.
         weights: The tenants' weights then, of those with another than 1.
+        meta_aside: Whether the gateway set meta's windows and its share of the TPOT guard aside then.
     """
 
-    def __init__(self, profile_named: Callable[[str], Profile | None] = lambda _name: None, stale_after_s: float = math.inf) -> None:
+    def __init__(self, profile_named: Callable[[str], Profile | None] = lambda _name: None) -> None:
         self._profile_named = profile_named
-        self._stale_after_s = stale_after_s
         self._views: list[InstanceView] = []
         self._forced: frozenset[str] = frozenset()
         self.overdue = self.in_flight = self.still_open = 0
         self.weights: dict[str, float] = {}
+        self.meta_aside = False
         self._seen_s = float("-inf")
         self._fits: dict[str, CountedSteps] = {}
         self._models: dict[str, list[str]] = {}
@@ -99,7 +94,7 @@ class FleetModel:
         self._views, self._forced = snapshot.instances, frozenset(snapshot.forced)
         self.overdue, self.in_flight = snapshot.overdue, sum(view.in_flight for view in snapshot.instances)
         self.still_open = snapshot.queued + self.in_flight
-        self._seen_s, self.weights = snapshot.sent_s, snapshot.tenant_weights
+        self._seen_s, self.weights, self.meta_aside = snapshot.sent_s, snapshot.tenant_weights, snapshot.meta_aside
         names = {view.name for view in snapshot.instances}
         for gone in self._fits.keys() - names:
             del self._fits[gone]
@@ -113,10 +108,10 @@ class FleetModel:
             # An engine that restarts may name no model for a while.
             self._models[view.name] = view.models or before
             fit = self._fits.setdefault(view.name, CountedSteps())
-            given = self._regulated.get(view.name)
-            if given is not None and snapshot.sent_s - given.said_s > self._stale_after_s:
-                # The gateway has fallen back to controls of its own.
-                given.add(snapshot.sent_s, _shown(view))
+            n_run = snapshot.windows_without_meta.get(view.name, view.n_run)
+            # A share of the TPOT guard that was set explicitly has no factor.
+            controls = Controls(n_run=max(1, n_run), guard=view.guard or 1.0)
+            self._regulated.setdefault(view.name, Regulated()).add(snapshot.sent_s, controls)
             if view.engine is not None and view.engine.kv_usage is not None:
                 fit.observe(view.engine.taken_s, view.engine.prompt_tokens_total, view.engine.generation_tokens_total)
 
@@ -125,13 +120,6 @@ class FleetModel:
         if ended.instance in self._fits:
             self._fits[ended.instance].learn(ended)
             self._ended_s[ended.instance] = ended.sent_s
-
-    def regulated(self, action: ControlAction) -> None:
-        """Records the controls that statera gave an instance, whether or not they are active."""
-        if action.instance in self._fits:
-            given = self._regulated.setdefault(action.instance, Regulated())
-            given.said_s = action.sent_s
-            given.add(action.sent_s, Controls(n_run=action.n_run, guard=action.guard))
 
     def correct(self, ratio: float) -> None:
         """Takes the factor by which the same requests were slower in reality than in the replay."""
@@ -165,14 +153,12 @@ class FleetModel:
                 ReplayInstance(
                     name=view.name,
                     profile=profile,
-                    regulated=self._regulated[view.name].since(now_s - window_s)
-                    if view.name in self._regulated
-                    else ((now_s, _shown(view)),),
+                    regulated=self._regulated[view.name].since(now_s - window_s),
                     ceiling=max(1, min(OPEN_WINDOW, view.capacity_n_run)),
                     token_budget=view.token_budget if 0 < view.token_budget <= CONTEXT else None,
                     first_token_overhead_ms=view.first_token_overhead_ms if 0.0 < view.first_token_overhead_ms < LEAD_MS_MOST else 0.0,
                     models=frozenset(view.models) or None,
-                    held=not self._forced.isdisjoint(("knobs", f"knobs:{view.name}")),
+                    held=self.meta_aside or not self._forced.isdisjoint(("knobs", f"knobs:{view.name}")),
                 )
             )
         return plants, "" if plants else unknown
@@ -182,11 +168,6 @@ class FleetModel:
         if fit is not None and fit.samples >= SAMPLES_MIN and (step := fit.step) is not None:
             return profile_of(step.stretched(self.stretch), view)
         return self._profile_named(view.profile)
-
-
-def _shown(view: InstanceView) -> Controls:
-    """Returns the controls that are active at an instance; a share of the TPOT guard that was set explicitly has no factor."""
-    return Controls(n_run=max(1, view.n_run), guard=view.guard or 1.0)
 
 
 def profile_of(step: Step, view: InstanceView) -> Profile:

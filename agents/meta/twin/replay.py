@@ -17,6 +17,7 @@ from hmas.agents.meta.candidate import Candidate
 from hmas.agents.meta.twin.past_requests import PastRequest
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing.registry import DEFAULT_ROUTER, make_router
+from hmas.controller.scheduling.policies.registry import GUARD
 from hmas.controller.scheduling.policies.robust_edf import RobustEdf
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
@@ -29,7 +30,7 @@ SLOT_S = 5.0
 GRACE_S = 120.0
 """Virtual time after the last arrival at which a replay ends; a request that has not ended by then counts as missed."""
 REGULATED_S = 0.5
-"""How often a replay applies statera's controls."""
+"""How often a replay applies the controls of that time."""
 STRESS = 0.25
 """Share of the requests that `stressed` duplicates."""
 _STRESSED = int((1 << 32) * STRESS)
@@ -42,11 +43,12 @@ class ReplayInstance(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         profile: Its step times.
-        regulated: The controls that statera gave it, each with its start; at least one. `ceiling`: the largest window that it can have.
+        regulated: The controls that were active, each with its start; at least one. Where meta had set the window, the one without meta's.
+        ceiling: The largest window that it can have.
         token_budget: Its active token budget; None for the profile's own.
         first_token_overhead_ms: Time beyond the prompt's own prefill within which most first tokens came; 0 if not known.
         models: Models that it serves, None for any.
-        held: Whether an operator holds its window, so that a candidate's does not apply.
+        held: Whether a candidate's window does not apply, because an operator holds it or the gateway sets meta's windows aside.
     """
 
     name: str
@@ -59,7 +61,7 @@ class ReplayInstance(msgspec.Struct, frozen=True, kw_only=True):
     held: bool = False
 
     def controls(self, candidate: Candidate, at_s: float) -> Controls:
-        """Returns its controls at a time: statera's of that time, with the candidate's window if it has one and no operator's applies."""
+        """Returns its controls at a time: those of that time, with the candidate's window if it has one and that applies."""
         place = bisect_right(self.regulated, at_s, key=itemgetter(0)) - 1
         given = self.regulated[max(0, place)][1]
         wanted = given.n_run if self.held else candidate.n_run or given.n_run
@@ -77,6 +79,7 @@ class ReplayScenario(msgspec.Struct, frozen=True, kw_only=True):
         from_s, until_s: The scored span of arrivals. Earlier requests fill the queue, later ones keep up the load.
         overdue: Requests that still waited at `until_s` although their first token was due.
         cost_threshold: Cost in tokens above which `robust-edf` defers requests at the start of the replay; 0 for none.
+        drops_share: Whether the gateway does not follow a candidate's share of the TPOT guard.
     """
 
     asked: tuple[PastRequest, ...]
@@ -88,6 +91,7 @@ class ReplayScenario(msgspec.Struct, frozen=True, kw_only=True):
     cost_threshold: float = 0.0
     routing: str = DEFAULT_ROUTER
     weights: Mapping[str, float] = {}
+    drops_share: bool = False
 
 
 class ReplayResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +122,7 @@ def replay(world: ReplayScenario, candidate: Candidate) -> tuple[ReplayResult, l
         PolicyError: There is no such policy or router, or it does not take a parameter.
     """
     by_cost = candidate.policy == RobustEdf.name
+    parameters = {name: value for name, value in candidate.parameters.items() if name != GUARD or not world.drops_share}
     scheduler = Scheduler(
         settings=world.settings,
         instances=[
@@ -133,7 +138,7 @@ def replay(world: ReplayScenario, candidate: Candidate) -> tuple[ReplayResult, l
         ],
         router=make_router(candidate.router or world.routing),
         policy=candidate.policy,
-        parameters={"cost_threshold": world.cost_threshold} | candidate.parameters if by_cost else candidate.parameters,
+        parameters={"cost_threshold": world.cost_threshold} | parameters if by_cost else parameters,
     )
     engines = {plant.name: EngineModel(plant.profile, n_run=plant.ceiling, token_budget=plant.token_budget) for plant in world.plants}
     in_force: dict[str, Controls] = {}

@@ -22,7 +22,7 @@ from hmas.agents.meta.twin.lengths import Lengths
 from hmas.agents.meta.twin.past_requests import PastRequest, Traffic, is_possible
 from hmas.agents.meta.twin.replay import STRESS, ReplayResult, ReplayScenario, replay, stressed
 from hmas.agents.meta.twin.sample import part_of
-from hmas.controller.core.messages import Completion, ControlAction, Message, RequestFeatures, SystemSnapshot
+from hmas.controller.core.messages import Completion, Message, RequestFeatures, SystemSnapshot
 from hmas.controller.core.statistics.recent_ids import RecentIds
 from hmas.controller.routing.registry import DEFAULT_ROUTER
 from hmas.controller.scheduling.policies.robust_edf import RobustEdf
@@ -152,13 +152,11 @@ class Twin:
         self.request_ms = START_MS
 
     def observe(self, message: Message) -> None:
-        """Takes telemetry, features and statera's actions."""
+        """Takes telemetry and features."""
         if isinstance(message, SystemSnapshot):
             self.fleet.observe(message)
             self.cost_thresholds.observe(message)
             self.traffic.alive(message.gateway, message.sent_s, message.arrived_total)
-        elif isinstance(message, ControlAction):
-            self.fleet.regulated(message)
         elif isinstance(message, Completion):
             # A message that comes while the agent recovers may be read twice.
             if is_possible(message) and self._ended.add(message.request_id):
@@ -252,6 +250,7 @@ class Twin:
             overdue=max(0.0, part.share * overdue - left_out),
             routing=settings.routing,
             weights=fleet.weights,
+            drops_share=fleet.meta_aside,
         )
         return Question(
             world=world,

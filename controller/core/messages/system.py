@@ -73,6 +73,8 @@ class SystemSnapshot(Message, frozen=True, tag="system"):
         cost_threshold: Cost in tokens above which requests are currently put behind others (policy `robust-edf`); 0 if none are.
         tenant_weights: The tenants' weights that are in force, of those with another than 1.
         wants_times_alone: Whether a router goes by a request's times without load (`RequestCost.alone_ttft_ms`).
+        windows_without_meta: Of the instances whose window meta has set, the window that they would have else.
+        meta_aside: Whether meta's windows, and its share of the TPOT guard, are set aside.
     """
 
     sent_s: float
@@ -92,3 +94,5 @@ class SystemSnapshot(Message, frozen=True, tag="system"):
     arrived_prompt_tokens_total: int = 0
     wants_times_alone: bool = False
     tenant_weights: dict[str, float] = field(default_factory=dict)
+    windows_without_meta: dict[str, int] = field(default_factory=dict)
+    meta_aside: bool = False
