@@ -66,7 +66,7 @@ class Judge:
             return Ruling(None, "the twin is silent: too few requests were replayed under both", outlooks)
         if gain.error >= 1.0:
             return Ruling(None, "the twin is silent: too few requests were replayed under both to tell a difference", outlooks)
-        against = f"{proposed.label} {gain.good:.1%} good against {gain.other_good:.1%}, {points(gain)}"
+        against = f"{proposed.label} {gain.good:.1%} good against {gain.other_good:.1%}, {points(gain)}{self._twin.caveat}"
         if gain.share < -TOLERANCE:
             return Ruling(False, f"the twin expects it to be worse: {against}", outlooks)
         if sure and (gain.share < MARGIN or gain.share < SURE_OF_ALL * gain.error):

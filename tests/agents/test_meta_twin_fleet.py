@@ -9,15 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from message_kit import instance_view
 from scipy.optimize import nnls  # type: ignore[import-untyped]  # it ships no types
-from twin_kit import EDF, FCFS, PLAIN, asked, blocked, completion, engine, looked, plant, served_fleet, told, world
-from typing_kit import known
+from twin_kit import EDF, FCFS, PLAIN, answered, asked, blocked, completion, engine, looked, plant, served_fleet, told, told_of, world
+from typing_kit import known, of_type
 
 from hmas.agents.meta.candidate import Candidate
+from hmas.agents.meta.selectors.rules import RuleSelector
+from hmas.agents.meta.selectors.twin import TwinSelector
 from hmas.agents.meta.twin.fleet import FleetModel
 from hmas.agents.meta.twin.past_requests import Traffic
 from hmas.agents.meta.twin.plant import CountedSteps
 from hmas.agents.meta.twin.replay import replay
 from hmas.agents.meta.twin.sample import part_of
+from hmas.agents.meta.twin.twin import Question, Twin, TwinSettings
 from hmas.controller.control.agent_scores import WINDOWS
 from hmas.controller.control.apply import with_settings
 from hmas.controller.control.resolve import META, STATERA, Ceiling, Configured, Received, resolve
@@ -25,6 +28,7 @@ from hmas.controller.core.messages import OPEN_WINDOW, ControlAction, MetaDecisi
 from hmas.controller.core.statistics.step_fit import Step, least_squares
 from hmas.controller.core.types import Controls, Slo
 from hmas.controller.scheduling.settings import SchedulerSettings
+from hmas.engines.base import EngineSnapshot
 from hmas.engines.sim.profile import load_profile
 
 
@@ -123,6 +127,59 @@ def test_an_engine_that_served_nothing_of_late_does_not_silence_the_twin():
     now_s += 61.0
     both = msgspec.structs.replace(both, sent_s=now_s)
     assert seen(in_flight=0) == (["a"], "")
+
+
+BLIND = {"in_flight": 3, "engine": EngineSnapshot(engine="b", taken_s=0.0, healthy=True)}
+
+
+def beside(models: list[str], others: list[str]) -> tuple[FleetModel, float]:
+    """A fleet with one engine that is known, and one without counters that serves, too."""
+    fleet, now_s = served_fleet()
+    known_engine = told(now_s, engine(now_s, 0, 30_000), models=models)
+    fleet.observe(msgspec.structs.replace(known_engine, instances=[*known_engine.instances, instance_view("b", models=others, **BLIND)]))
+    return fleet, now_s
+
+
+@pytest.mark.parametrize(("models", "others"), [([], []), (["m"], ["m", "n"]), (["m"], [])])
+def test_an_engine_without_counters_is_replayed_as_like_a_known_one_of_its_models(models, others):
+    fleet, now_s = beside(models, others)
+    (one, other), why = fleet.plants(now_s, 60.0)
+    assert (one.name, other.name, why) == ("a", "b", "")
+    assert one.profile == other.profile
+    assert fleet.assumed.startswith("the speed of b is not known: it reports no counters")
+    assert fleet.assumed.endswith("it is taken as like the others")
+    fleet.observe(told(now_s, engine(now_s, 0, 30_000)))
+    assert fleet.plants(now_s, 60.0)[1] == fleet.assumed == ""
+
+
+def test_an_engine_without_counters_that_is_like_no_other_is_left_out_with_its_requests():
+    fleet, now_s = beside(["m"], ["n"])
+    assert [one.name for one in fleet.plants(now_s, 60.0)[0]] == ["a"]
+    assert fleet.assumed.endswith("its requests are left out")
+    twin = Twin(fleet, TwinSettings(admission=PLAIN, window_s=60.0))
+    for number in range(400):
+        one = asked(number, now_s - 70.0 + number / 6.0, 10)
+        twin.traffic.keep(msgspec.structs.replace(one, request=msgspec.structs.replace(one.request, model="mnnn"[number % 4])))
+    fleet.overdue = 200
+    found = of_type(Question, twin.question([FCFS], 0.0, now_s))
+    assert {one.request.model for one in found.world.asked} == {"m"}
+    assert found.world.overdue == pytest.approx(50, abs=2)
+    twin.silence = ""
+    assert fleet.assumed in answered(TwinSelector(twin, RuleSelector()), now_s, told_of(None, edf=6.0)).reason
+
+
+def test_an_engine_with_counters_silences_the_twin_for_no_longer_than_a_window():
+    fleet, now_s = served_fleet()
+    for later_s, found in ((0.0, []), (59.0, []), (61.0, ["a", "b"])):
+        both = told(now_s + later_s, engine(now_s + later_s, 0, 30_000))
+        fleet.observe(msgspec.structs.replace(both, instances=[*both.instances, instance_view("b", in_flight=1)]))
+        assert [one.name for one in fleet.plants(now_s + later_s, 60.0)[0]] == found
+
+
+def test_without_any_known_engine_the_twin_is_silent():
+    fleet = FleetModel()
+    fleet.observe(msgspec.structs.replace(told(0.0), instances=[instance_view("b", **BLIND)]))
+    assert fleet.plants(0.0, 60.0) == ([], "the speed of b is not known: it reports no counters, and so needs `engines[].profile`")
 
 
 def test_a_drained_or_dead_instance_is_not_replayed():

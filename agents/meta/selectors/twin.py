@@ -104,7 +104,7 @@ class TwinSelector:
             told += f"; {current.label} is worth nothing any more over {self._proposed.label}, which is configured: {points(home[1])}"
         return Proposal(
             candidate=self._proposed or current,
-            reason=told + self._set_aside(current),
+            reason=told + self._set_aside(current) + twin.caveat,
             source=self.name,
             candidates=outlooks,
             evidence=self._evidence(current) | {"replay_s": answer.took_s},

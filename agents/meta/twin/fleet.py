@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from hmas.agents.meta.twin.plant import CountedSteps
 from hmas.agents.meta.twin.replay import ReplayInstance
+from hmas.agents.meta.twin.sample import decode_step_s
 from hmas.controller.core.messages import OPEN_WINDOW, Completion, InstanceView, SystemSnapshot
 from hmas.controller.core.statistics.step_fit import Step
 from hmas.controller.core.types import Controls, are_other_models
@@ -22,6 +23,8 @@ BUDGET = 2048
 FRESH_S = 15.0
 """Age above which a snapshot does not represent the fleet."""
 CONTROLS_KEPT = 1_024
+TOLD_MOST = 3
+"""Most engines of which a reason tells that their speed is not known."""
 LEAD_MS_MOST = 600_000.0
 """Upper bound of a plausible first-token overhead; larger reports are ignored."""
 STRETCH_MOST = 2.0
@@ -63,6 +66,7 @@ class FleetModel:
         in_flight: Requests that ran then. `still_open`: those that waited or ran.
         weights: The tenants' weights then, of those with another than 1.
         meta_aside: Whether the gateway set meta's windows and its share of the TPOT guard aside then.
+        assumed: What the last `plants` had to assume about engines whose speed is not known, in words; empty for nothing.
     """
 
     def __init__(self, profile_named: Callable[[str], Profile | None] = lambda _name: None) -> None:
@@ -72,10 +76,12 @@ class FleetModel:
         self.overdue = self.in_flight = self.still_open = 0
         self.weights: dict[str, float] = {}
         self.meta_aside = False
+        self.assumed = ""
         self._seen_s = float("-inf")
         self._fits: dict[str, CountedSteps] = {}
         self._models: dict[str, list[str]] = {}
         self._ended_s: dict[str, float] = {}
+        self._met_s: dict[str, float] = {}
         self._log_stretch = 0.0
         self._regulated: dict[str, Regulated] = {}
 
@@ -99,15 +105,17 @@ class FleetModel:
         for gone in self._fits.keys() - names:
             del self._fits[gone]
             self._ended_s.pop(gone, None)
+            self._met_s.pop(gone, None)
             self._regulated.pop(gone, None)
             self._models.pop(gone, None)
         for view in snapshot.instances:
             before = self._models.get(view.name, [])
             if are_other_models(before, view.models):
-                del self._fits[view.name]
+                del self._fits[view.name], self._met_s[view.name]
             # An engine that restarts may name no model for a while.
             self._models[view.name] = view.models or before
             fit = self._fits.setdefault(view.name, CountedSteps())
+            self._met_s.setdefault(view.name, snapshot.sent_s)
             n_run = snapshot.windows_without_meta.get(view.name, view.n_run)
             # A share of the TPOT guard that was set explicitly has no factor.
             controls = Controls(n_run=max(1, n_run), guard=view.guard or 1.0)
@@ -129,6 +137,8 @@ class FleetModel:
     def plants(self, now_s: float, window_s: float) -> tuple[list[ReplayInstance], str]:
         """Returns the instances that may receive requests, or none and the reason.
 
+        An engine whose speed is not known is taken as like the known ones that serve its models; without such it is left out.
+
         Args:
             now_s: End of the window.
             window_s: Its length.
@@ -138,17 +148,25 @@ class FleetModel:
         usable = [view for view in self._views if view.usable]
         if not usable:
             return [], "no engine is healthy"
-        plants, unknown = [], ""
+        plants, unknown, assumed = [], "", []
+        profiles = {view.name: self._profile(view) for view in usable}
+        known = [(view, profile) for view in usable if (profile := profiles[view.name]) is not None]
         for view in usable:
-            profile = self._profile(view)
+            profile = profiles[view.name]
             if profile is None:
                 counts = view.engine is None or view.engine.kv_usage is not None
                 needs = "not known yet" if counts else "not known: it reports no counters, and so needs `engines[].profile`"
                 unknown = f"the speed of {view.name} is {needs}"
-                if view.in_flight or self._ended_s.get(view.name, -math.inf) >= now_s - window_s:
+                if not view.in_flight and self._ended_s.get(view.name, -math.inf) < now_s - window_s:
+                    # It had no part in what is replayed: it has just joined, or stands by.
+                    continue
+                if not known or (counts and now_s - self._met_s[view.name] < window_s):
+                    # One that counts will be known soon.
                     return [], unknown
-                # It had no part in what is replayed: it has just joined, or stands by.
-                continue
+                profile = _middle([profile for other, profile in known if not are_other_models(other.models, view.models)])
+                assumed.append(f"{unknown}, so {'it is taken as like the others' if profile else 'its requests are left out'}")
+                if profile is None:
+                    continue
             plants.append(
                 ReplayInstance(
                     name=view.name,
@@ -161,6 +179,7 @@ class FleetModel:
                     held=self.meta_aside or not self._forced.isdisjoint(("knobs", f"knobs:{view.name}")),
                 )
             )
+        self.assumed = "; ".join(assumed[:TOLD_MOST])
         return plants, "" if plants else unknown
 
     def _profile(self, view: InstanceView) -> Profile | None:
@@ -168,6 +187,11 @@ class FleetModel:
         if fit is not None and fit.samples >= SAMPLES_MIN and (step := fit.step) is not None:
             return profile_of(step.stretched(self.stretch), view)
         return self._profile_named(view.profile)
+
+
+def _middle(profiles: list[Profile]) -> Profile | None:
+    """Returns the profile of middle speed; None if there are none."""
+    return sorted(profiles, key=decode_step_s)[len(profiles) // 2] if profiles else None
 
 
 def profile_of(step: Step, view: InstanceView) -> Profile:

@@ -15,6 +15,7 @@ from zlib import crc32
 from hmas.agents.meta.twin.past_requests import PastRequest
 from hmas.agents.meta.twin.replay import ReplayInstance
 from hmas.controller.scheduling.instances.likeness import DECODE_LIKE, KV_LIKE
+from hmas.engines.sim.profile import Profile
 
 WHOLE = 1 << 32
 
@@ -76,5 +77,10 @@ def _kv_blocks(plant: ReplayInstance) -> float:
     return plant.profile.kv_blocks
 
 
+def decode_step_s(profile: Profile) -> float:
+    """Returns how long a step of a middling batch takes, in seconds, by which speeds are compared."""
+    return profile.step_duration_s(prefill_tokens=0, prefill_pairs=0, decode_seqs=16, decode_kv_tokens=8_192)
+
+
 def _step_s(plant: ReplayInstance) -> float:
-    return plant.profile.step_duration_s(prefill_tokens=0, prefill_pairs=0, decode_seqs=16, decode_kv_tokens=8_192)
+    return decode_step_s(plant.profile)

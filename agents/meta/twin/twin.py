@@ -21,7 +21,7 @@ from hmas.agents.meta.twin.fleet import FleetModel
 from hmas.agents.meta.twin.lengths import Lengths
 from hmas.agents.meta.twin.past_requests import PastRequest, Traffic, is_possible
 from hmas.agents.meta.twin.replay import STRESS, ReplayResult, ReplayScenario, replay, stressed
-from hmas.agents.meta.twin.sample import part_of
+from hmas.agents.meta.twin.sample import Part, part_of
 from hmas.controller.core.messages import Completion, Message, RequestFeatures, SystemSnapshot
 from hmas.controller.core.statistics.recent_ids import RecentIds
 from hmas.controller.routing.registry import DEFAULT_ROUTER
@@ -222,7 +222,9 @@ class Twin:
         start_s = now_s - settings.window_s * (1.0 + LEAD)
         fleet, traffic = self.fleet, self.traffic
         unknown = traffic.stand_ins(fleet.still_open, now_s)
-        asked = traffic.window(start_s, now_s, REQUESTS_MOST, unknown)
+        # Requests of models that only an engine serves whose speed is not known are no part of the replay.
+        whole = Part(tuple(plants), 1.0)
+        asked = whole.of(traffic.window(start_s, now_s, REQUESTS_MOST, unknown))
         if len(asked) < REQUESTS_MIN:
             return f"{len(asked)} requests within {now_s - start_s:.0f} s are too few to replay"
         most = max(REQUESTS_MIN, int(self._affordable / (len(candidates) + (1.0 + STRESS) * len(stress_replayed))))
@@ -234,10 +236,12 @@ class Twin:
             return "no request falls to the part of the fleet that could be replayed"
         first_s = asked[0].request.arrival_s
         # The same sample includes the initial state, and repeats the newest part at the end.
-        opened, makes_way = traffic.there(now_s, unknown), settings.admission.overdue != "keep"
+        everything, makes_way = traffic.there(now_s, unknown), settings.admission.overdue != "keep"
+        opened = whole.of(everything)
+        served = len(opened) / max(1, len(everything))
         # Without any known open request there are no stand-ins either: the replay can miss no more than it has.
-        overdue = min(fleet.overdue, len(opened))
-        still = open_of(opened, now_s, in_flight=fleet.in_flight, overdue=overdue, makes_way=makes_way)
+        overdue = min(round(served * fleet.overdue), len(opened))
+        still = open_of(opened, now_s, in_flight=round(served * fleet.in_flight), overdue=overdue, makes_way=makes_way)
         there, left_out = carried(part.of(traffic.there(first_s, unknown)), first_s, most - newest, still)
         from_s = first_s + LEAD / (1.0 + LEAD) * (asked[-1].request.arrival_s - first_s)
         world = ReplayScenario(
@@ -285,6 +289,11 @@ class Twin:
             self.silence = (
                 f"in its replay of what ran {1.0 - check.replayed:.0%} have missed their targets by now, in truth {1.0 - check.true:.0%}"
             )
+
+    @property
+    def caveat(self) -> str:
+        """What its replays assume, to be added to a reason; empty for nothing."""
+        return f"; {self.fleet.assumed}" if self.fleet.assumed else ""
 
     def gain(self, one: Candidate, other: Candidate) -> Gain | None:
         """Returns the expected gain of one candidate over another."""
