@@ -10,12 +10,19 @@ without fresh views meta posts nothing, and the gateway returns to its configure
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf, sqrt
 
 from hmas.agents.meta.limits import Limits
 from hmas.controller.core.messages import LongView, ShortView
 
 SAMPLES_MIN = 20
-"""Eq. 12 is not evaluated on a short view with fewer ended requests."""
+"""Eq. 12 is not evaluated on fewer requests: on a short view with fewer, it is on all since the switch."""
+FEW_ENOUGH = 2 * SAMPLES_MIN
+"""Requests since a switch that suffice to judge it where few come."""
+FEW_LONGER = 4.0
+"""Until there are so many, a switch is watched this many times as long at most."""
+FEW_SURE = 3.0
+"""Standard errors by which the violation rate of few requests must exceed the earlier one, beside rho times it."""
 VIOLATION_FLOOR = 0.05
 """Lower bound of the violation rate before a switch: a multiple of almost zero would be no limit."""
 TTFT_FLOOR_MS = 100.0
@@ -69,15 +76,17 @@ class RollbackWindow:
         before: State right before the switch.
         ratio: Rho of Eq. 12, more than 1.
         from_s: Time from which the short window holds no requests from before the switch.
-        until_s: Time at which the switch counts as good.
+        until_s: Time at which the switch counts as good; `longest_s`: the same where few requests end, `until_s` by default.
     """
 
-    def __init__(self, before: Baseline, *, ratio: float, from_s: float, until_s: float) -> None:
+    def __init__(self, before: Baseline, *, ratio: float, from_s: float, until_s: float, longest_s: float = 0.0) -> None:
         self.before = before
-        self.until_s = until_s
+        self.until_s = self._planned_s = until_s
         self.ratio = ratio
         self._from_s = from_s
+        self._longest_s = longest_s
         self._strikes = 0
+        self._counted = _Counted()
 
     def observe(self, view: ShortView, now_s: float) -> Verdict | None:
         """Evaluates Eq. 12 on one short view: TTFT99 > rho TTFT99_pre or nu > rho nu_pre, in STRIKES views in a row.
@@ -87,14 +96,22 @@ class RollbackWindow:
         switch end after it. A longer tail with fewer misses is no failure: an order that puts some requests last does so on purpose. Where
         few requests stream, there is no tail to compare. While an instance that was usable is not, what goes wrong says nothing about the
         switch.
+
+        Where fewer requests end than a view needs, all since the switch are judged together, by their violation rate alone, for longer.
         """
-        if now_s < self._from_s or view.ended < SAMPLES_MIN:
+        if now_s < self._from_s:
             return None
         if not self.before.usable <= usable(view):
-            self._strikes = 0
+            self._strikes, self._counted = 0, _Counted()
             return None
-        load = min(LOAD_MAX, max(1.0, view.arrival_rps / self.before.arrival_rps)) if self.before.arrival_rps > 0 else LOAD_MAX
-        rho = self.ratio * load
+        is_more = self._counted.add(view, now_s)
+        if view.ended < SAMPLES_MIN:
+            return self._judge_few(self._counted) if is_more else None
+        if now_s >= self._planned_s:
+            # It was watched for longer because few requests came. What more of them meet now is no longer the switch's.
+            self.until_s = now_s
+            return None
+        rho = self._rho(view.arrival_rps)
         rate_limit = rho * max(VIOLATION_FLOOR, self.before.violation_rate)
         aged = min(LOAD_MAX, max(1.0, view.oldest_wait_ms / max(1.0, self.before.oldest_wait_ms)))
         tail_limit = rho * aged * max(TTFT_FLOOR_MS, self.before.ttft_ms_p99)
@@ -116,6 +133,51 @@ class RollbackWindow:
             "rho": rho,
         }
         return Verdict(figures, evidence)
+
+    def _rho(self, arrival_rps: float) -> float:
+        before_rps = self.before.arrival_rps
+        return self.ratio * (min(LOAD_MAX, max(1.0, arrival_rps / before_rps)) if before_rps > 0 else LOAD_MAX)
+
+    def _judge_few(self, counted: "_Counted") -> Verdict | None:
+        settled = counted.settled
+        if settled < FEW_ENOUGH:
+            self.until_s = max(self.until_s, min(self._longest_s, counted.next_s))
+        if settled < SAMPLES_MIN:
+            return None
+        rate, rho, before = counted.missed / settled, self._rho(counted.arrival_rps), max(VIOLATION_FLOOR, self.before.violation_rate)
+        if rate <= max(rho * before, before + FEW_SURE * sqrt(before * max(0.0, 1.0 - before) / settled)):
+            return None
+        figures = f"violation rate {rate:.0%} of {settled:.0f} requests since then, against {self.before.violation_rate:.0%} before"
+        evidence = {"violation_rate": rate, "violation_rate_before": self.before.violation_rate, "rho": rho, "requests": settled}
+        return Verdict(f"{figures}, limit {rho:.2f} times", evidence)
+
+
+class _Counted:
+    """What has been settled since a switch, of short views that follow each other without overlap.
+
+    Attributes:
+        settled: Requests that ended or became overdue in the queue; `missed`: those of them that missed a target.
+        arrival_rps: Mean arrival rate.
+        next_s: When the next view counts.
+    """
+
+    def __init__(self) -> None:
+        self.settled = self.missed = self.arrival_rps = 0.0
+        self.next_s = -inf
+        self._views = self._overdue = 0
+
+    def add(self, view: ShortView, now_s: float) -> bool:
+        """Takes a view; returns whether it counts."""
+        if now_s < self.next_s:
+            return False
+        # Before the first view the growth is not known.
+        settled = max(0, view.ended + (view.overdue - self._overdue if self._views else 0))
+        self.settled += settled
+        self.missed += view.violation_rate * settled
+        self._views += 1
+        self.arrival_rps += (view.arrival_rps - self.arrival_rps) / self._views
+        self._overdue, self.next_s = view.overdue, now_s + view.window_s
+        return True
 
 
 class BypassGuard:
@@ -150,7 +212,9 @@ class BypassGuard:
 def watched(short: Sequence[ShortView], long: LongView, limits: Limits, settle_s: float, now_s: float) -> RollbackWindow:
     """Returns the window that watches a switch made now."""
     before = baseline(recent(short, now_s, settle_s), long)
-    return RollbackWindow(before, ratio=limits.rollback_ratio, from_s=now_s + settle_s, until_s=now_s + limits.rollback_window_s)
+    span_s = limits.rollback_window_s
+    longest_s = now_s + FEW_LONGER * span_s
+    return RollbackWindow(before, ratio=limits.rollback_ratio, from_s=now_s + settle_s, until_s=now_s + span_s, longest_s=longest_s)
 
 
 @dataclass(frozen=True, slots=True)

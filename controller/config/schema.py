@@ -245,7 +245,9 @@ class AgentsConfig(Section, frozen=True):
     qos_long_window_s: Annotated[Seconds, doc("span of V_long")] = 60.0
     meta_period_s: Annotated[Seconds, doc("Delta T_meta: how often the policy is reconsidered")] = 10.0
     meta_dwell_s: Annotated[Seconds, doc("a policy stays at least this long")] = 30.0
-    meta_rollback_window_s: Annotated[Seconds, doc("how long after a switch Eq. 12 is watched")] = 15.0
+    meta_rollback_window_s: Annotated[
+        Seconds, doc("how long after a switch Eq. 12 is watched; up to four times as long where few requests end")
+    ] = 15.0
     meta_rollback_ratio: Annotated[float, doc("rho of Eq. 12", gt=1, le=100)] = 1.5
     meta_switches_per_hour: Annotated[int, doc("most switches within any hour, rollbacks apart", ge=1, le=3600)] = 30
     meta_agree: Annotated[int, doc("evaluations in a row that must propose the same policy", ge=1, le=100)] = 2

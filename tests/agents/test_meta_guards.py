@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from control_kit import CALM, instance, long_view, short_view
 
-from hmas.agents.meta.guards import Baseline, RollbackWindow, baseline
+from hmas.agents.meta.guards import Baseline, RollbackWindow, baseline, watched
 from hmas.agents.meta.limits import Limits
 from hmas.agents.meta.model import MetaModel
 from hmas.controller.core.messages import LatencySummary
@@ -52,6 +52,53 @@ def verdict(**changes):
 )
 def test_equation_12(changes, trips):
     assert (verdict(**changes) is not None) == trips
+
+
+def sparse(from_s: float, until_s: float, *, rps: float, **changes):
+    """The views of a rate that is too low for each to be judged, five a second."""
+    ended = round(5.0 * rps)
+    return [short_view(0.2 * step, ended=ended, arrival_rps=rps, **changes) for step in range(round(5 * from_s), round(5 * until_s))]
+
+
+def switched(*views, violation_rate: float = 0.05, rps: float = 1.0, **limits) -> tuple[float | None, float]:
+    """A switch at 100 s, seen in these views: when it was rolled back (None if it was not), and when the watch ended."""
+    long = long_view(100.0, violation_rate=violation_rate, arrival_rps=rps)
+    window = watched(sparse(95.0, 100.0, rps=rps, violation_rate=violation_rate), long, Limits(**limits), 5.0, 100.0)
+    for view in views:
+        if window.observe(view, view.sent_s) is not None:
+            return view.sent_s, window.until_s
+        if view.sent_s >= window.until_s:
+            return None, view.sent_s
+    return None, window.until_s
+
+
+@pytest.mark.parametrize(("rps", "found_s"), [(1.0, 120.0), (2.0, 110.0), (0.4, 150.0), (0.2, None)])
+def test_a_harmful_change_at_a_low_rate_is_judged_by_all_requests_since(rps, found_s):
+    found, until_s = switched(*sparse(100.0, 200.0, rps=rps, violation_rate=0.6), rps=rps)
+    assert found == found_s
+    assert until_s <= 160.0, "it is not watched for ever"
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.05, 0.05), (0.05, 0.15), (0.0, 0.1), (0.2, 0.35), (0.5, 0.7)])
+def test_few_requests_that_miss_no_more_than_chance_leave_a_change_alone(before, after):
+    assert switched(*sparse(100.0, 200.0, rps=1.0, violation_rate=after), violation_rate=before) == (None, 140.0)
+
+
+def test_requests_that_wait_past_their_targets_count_where_few_end():
+    waiting = [short_view(100.0 + 0.2 * n, ended=1, violation_rate=0.9, overdue=n // 5, arrival_rps=1.0) for n in range(1, 300)]
+    assert switched(*waiting)[0] == pytest.approx(125.0, abs=5.0)
+
+
+def test_a_burst_after_a_lull_is_not_held_against_a_change_that_is_watched_for_longer():
+    lull, burst = sparse(100.0, 118.0, rps=1.0, violation_rate=0.05), sparse(118.0, 200.0, rps=30.0, violation_rate=0.9)
+    assert switched(*lull, *burst) == (None, 118.0)
+
+
+def test_an_engine_that_fails_ends_the_count_of_few_requests():
+    gone = [instance(engine=EngineSnapshot(engine="i0", taken_s=0.0, healthy=False))]
+    views = sparse(100.0, 111.0, rps=1.0, violation_rate=0.9), sparse(111.0, 112.0, rps=1.0, violation_rate=0.9, instances=gone)
+    found, _ = switched(*views[0], *views[1], *sparse(112.0, 200.0, rps=1.0, violation_rate=0.9))
+    assert found == pytest.approx(127.0, abs=0.3)
 
 
 def test_where_nobody_streamed_before_a_switch_the_first_streams_say_nothing_against_it():
