@@ -6,6 +6,7 @@ with several models they would set the guard of one by what another's requests m
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from math import inf
 
 from hmas.agents.statera.guard_factor import KEPT, SAMPLES_MIN
 from hmas.controller.core.messages import Completion, InstanceView, ShortView
@@ -41,16 +42,26 @@ class RecentMisses:
 
 
 class InstanceMisses(RecentMisses):
-    """TPOT misses of one instance. With a single instance the view's own share is used, which also counts requests that never ran."""
+    """TPOT misses of one instance.
+
+    With a single instance the view's own share is used, which also counts requests that never ran, unless requests with several answers are
+    in it: their TPOT is longer than the instance's pace.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._several_s = -inf
 
     def learn(self, completion: Completion) -> None:
-        """As `RecentMisses.learn`, without requests with several answers: their TPOT is longer than the instance's pace."""
+        """As `RecentMisses.learn`, without requests with several answers."""
         if completion.sequences == 1:
             super().learn(completion)
+        else:
+            self._several_s = max(self._several_s, completion.arrival_s + completion.total_ms / 1000.0)
 
     def share(self, view: ShortView, now_s: float) -> float:
         """As `RecentMisses.share`."""
-        if len(view.instances) == 1:
+        if len(view.instances) == 1 and not now_s - view.window_s <= self._several_s <= now_s:
             return view.tpot_violation_rate if view.ended >= SAMPLES_MIN else 0.0
         return super().share(view, now_s)
 

@@ -1,6 +1,6 @@
 """Statera holds nobody back for nothing: the window below which no target is in danger, and lulls."""
 
-from control_kit import instance, short_view
+from control_kit import completion, instance, short_view
 from hypothesis import given
 from hypothesis import strategies as st
 from test_statera_plant import taught
@@ -8,6 +8,7 @@ from typing_kit import known
 
 from hmas.agents.statera.loops import Load, WindowLoop
 from hmas.agents.statera.model import StateraModel
+from hmas.agents.statera.recent_misses import InstanceMisses
 from hmas.agents.statera.safe_concurrency import VIEWS, SafeConcurrency
 from hmas.agents.statera.target import best_window
 
@@ -80,3 +81,17 @@ def test_a_lull_takes_no_window_away_and_the_fit_may():
     assert known(best_window(calm, now_n=120, low=1, high=256)).n_run == 120
     steep = taught(base_ms=15.0, slope_ms=5.0, n=8, slos_ms=[60.0])
     assert known(best_window(steep, now_n=120, low=1, high=256)).n_run <= 12
+
+
+def test_misses_of_requests_with_several_answers_move_no_window():
+    """Nine of ten requests ask for several answers and miss; the pace of the only instance suits the others."""
+    one, misses = short_view(10.0, tpot_violation_rate=0.9), InstanceMisses()
+    for number in range(10):
+        misses.learn(completion(number, 10.0))
+        misses.learn(completion(100 + number, 10.0, tpot_ms=80.0, sequences=4))
+    assert misses.share(one, 10.0) == 0.0
+    assert misses.share(one, 20.0) == 0.9, "once they have left the view, its share counts again"
+    for number in range(10):
+        misses.learn(completion(number, 20.0, tpot_ms=80.0 if number < 3 else 20.0))
+    misses.learn(completion(200, 20.0, tpot_ms=80.0, sequences=4))
+    assert misses.share(one, 20.0) == 0.3
