@@ -3,8 +3,8 @@
     hmas run engine --profile demo-small --port 8101 --name sim-1 --model demo
 
 The server has these paths besides the OpenAI ones: `GET /sim/state` (an `EngineSnapshot`), `POST /sim/knobs` (`Knobs` -> `KnobReport`),
-`POST /sim/fault` (`{"fault": "reset-after:3", "times": 1}`; null ends it), `POST /abort_requests` (`{"request_ids": [...]}`, ids as sent in
-`x-request-id`). A body's `"sim": {"output_tokens": N}` sets the answer's true length, `"sim": {"prompt_tokens": N}` the prompt's.
+`POST /abort_requests` (`{"request_ids": [...]}`, ids as sent in `x-request-id`). A body's `"sim": {"output_tokens": N}` sets the answer's
+true length, `"sim": {"prompt_tokens": N}` the prompt's.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
-from typing import Annotated, TypeVar
+from typing import TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -21,11 +21,10 @@ from aiohttp import web
 from aiohttp.http import HttpVersion11
 
 from hmas.engines.base import Knobs
-from hmas.engines.errors import EngineError
 from hmas.engines.sim.apis import MessagesReply, ResponsesReply, ResponseStore, ResponseTurn, count_tokens, message_error, parse_messages
 from hmas.engines.sim.model import EngineModel, SimRequest
 from hmas.engines.sim.reply import Reply, Tally, embed, render_metrics
-from hmas.engines.sim.streams import GARBAGE, HTML, Driver, Fault, Faulty, Sink, Stream, Whole, parse_fault, reset
+from hmas.engines.sim.streams import Driver, Sink, Stream, Whole
 from hmas.engines.sim.wire import Ask, Refused, parse_chat, parse_completion
 
 T = TypeVar("T")
@@ -36,12 +35,6 @@ MAX_ID_CHARS = 128
 SSE_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-class _FaultOrder(msgspec.Struct, forbid_unknown_fields=True):
-    fault: str | None
-    times: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    everywhere: bool = False
 
 
 class _AbortOrder(msgspec.Struct):
@@ -57,8 +50,7 @@ class SimServer:
         model_name: str,
         name: str,
         *,
-        now_s: Callable[[], float],
-        fault: Fault | None,
+        now_s: Callable[[], float] | None = None,
         settle: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         # No blocks are computed of the texts that come here, so that no request has any.
@@ -66,9 +58,7 @@ class SimServer:
         self._driver = Driver(model, settle)
         self._model_name = model_name
         self._name = name
-        self._now_s = now_s
-        self._fault = fault
-        self._fault_uses = 0
+        self._now_s = now_s or process_clock()
         self._draining = False
         self._ended: Counter[str] = Counter({"stop": 0, "length": 0, "abort": 0})
         self._live_ids: dict[str, set[str]] = {}
@@ -88,11 +78,8 @@ class SimServer:
 
     @web.middleware
     async def guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Applies faults, and answers every error with an OpenAI error document."""
-        fault = self._fault_for(request.path)
+        """Answers every error with an OpenAI error document."""
         try:
-            if fault is not None and fault.before_head:
-                return _misbehave(fault, request)
             return await handler(request)
         except Refused as error:
             return _refused(request, error)
@@ -158,19 +145,6 @@ class SimServer:
         order = _decoded(await request.read(), Knobs)
         return _json(msgspec.json.encode(self._driver.model.apply_knobs(order)))
 
-    async def set_fault(self, request: web.Request) -> web.Response:
-        """POST /sim/fault."""
-        order = _decoded(await request.read(), _FaultOrder)
-        self._fault = None
-        self._fault_uses = 0
-        if order.fault is not None:
-            try:
-                fault = parse_fault(order.fault)
-            except EngineError as error:
-                raise Refused(400, str(error), param="fault") from error
-            self._fault = msgspec.structs.replace(fault, times=order.times, everywhere=order.everywhere)
-        return _json(msgspec.json.encode({"fault": self._fault}))
-
     async def abort(self, request: web.Request) -> web.Response:
         """POST /abort_requests: answers with the ids that were in flight."""
         order = _decoded(await request.read(), _AbortOrder)
@@ -198,10 +172,9 @@ class SimServer:
         ended = "abort"
         try:
             replies = self._replies(ask, prefix + outer, render)
-            fault = self._take_fault()
             if model.profile.request_ms:
                 await asyncio.sleep(model.profile.request_ms / 1000.0)
-            answer = await (self._stream if ask.stream else self._whole)(request, ask, replies, inners, fault)
+            answer = await (self._stream if ask.stream else self._whole)(request, ask, replies, inners)
             ended = ask.finish if ask.finish == "length" else "stop"
         finally:
             self._ended[ended] += 1
@@ -220,9 +193,7 @@ class SimServer:
             for index in range(ask.answers)
         ]
 
-    async def _stream(
-        self, request: web.Request, ask: Ask, replies: Sequence[Reply], inners: Sequence[str], fault: Fault | None
-    ) -> web.StreamResponse:
+    async def _stream(self, request: web.Request, ask: Ask, replies: Sequence[Reply], inners: Sequence[str]) -> web.StreamResponse:
         response = web.StreamResponse(headers=SSE_HEADERS)
         await response.prepare(request)
         transport = request.transport
@@ -231,57 +202,27 @@ class SimServer:
         ends: list[asyncio.Future[None]] = []
         for reply, inner in zip(replies, inners, strict=True):
             ends.append(asyncio.get_running_loop().create_future())
-            stream = Stream(reply, transport, ends[-1], chunked=request.version >= HttpVersion11)
-            self._start(ask, inner, Faulty(stream, fault, transport) if fault is not None else stream)
+            self._start(ask, inner, Stream(reply, transport, ends[-1], chunked=request.version >= HttpVersion11))
         await asyncio.gather(*ends)
         if not transport.is_closing():
             await response.write_eof()
         return response
 
-    async def _whole(
-        self, request: web.Request, ask: Ask, replies: Sequence[Reply], inners: Sequence[str], fault: Fault | None
-    ) -> web.StreamResponse:
+    async def _whole(self, request: web.Request, ask: Ask, replies: Sequence[Reply], inners: Sequence[str]) -> web.StreamResponse:
         transport = request.transport
         if transport is None:
             raise ConnectionResetError("the client left before it was answered")
         ends: list[asyncio.Future[tuple[int, bool]]] = []
-        breaks = fault is not None and fault.kind != "half-sse"
         for inner in inners:
             ends.append(asyncio.get_running_loop().create_future())
-            whole = Whole(transport, ends[-1])
-            self._start(ask, inner, Faulty(whole, fault, transport) if fault is not None and breaks else whole)
+            self._start(ask, inner, Whole(transport, ends[-1]))
         counts = await asyncio.gather(*ends)
         choices = [reply.choice(tokens, aborted=aborted) for reply, (tokens, aborted) in zip(replies, counts, strict=True)]
-        body = replies[0].whole(choices)
-        return _json(body[: len(body) // 2] if fault is not None else body)
+        return _json(replies[0].whole(choices))
 
     def _start(self, ask: Ask, inner: str, sink: Sink) -> None:
         request = SimRequest(inner, ask.prompt_tokens, ask.output_tokens, ask.priority, self._now_s())
         self._driver.start(request, sink)
-
-    def _fault_for(self, path: str) -> Fault | None:
-        """The fault that replaces the answer on this path, None if there is none."""
-        fault = self._fault
-        if fault is None or path == "/sim/fault" or not (fault.everywhere or (path.startswith("/v1/") and path != "/v1/models")):
-            return None
-        return self._take_fault() if fault.before_head else None
-
-    def _take_fault(self) -> Fault | None:
-        fault = self._fault
-        if fault is None or (fault.times is not None and self._fault_uses >= fault.times):
-            return None
-        self._fault_uses += 1
-        return fault
-
-
-def _misbehave(fault: Fault, request: web.Request) -> web.StreamResponse:
-    if fault.kind == "reset-before" and request.transport is not None:
-        reset(request.transport)
-    if fault.kind == "garbage":
-        return web.Response(body=GARBAGE, headers=SSE_HEADERS)
-    if fault.kind == "status":
-        raise Refused(fault.value, f"status {fault.value} on demand", kind="InternalServerError")
-    return web.Response(body=HTML, content_type="text/html")
 
 
 def _refused(request: web.Request, error: Refused) -> web.Response:
@@ -306,15 +247,18 @@ def create_app(
     name: str,
     *,
     now_s: Callable[[], float] | None = None,
-    fault: Fault | None = None,
     settle: Callable[[], Awaitable[None]] | None = None,
 ) -> web.Application:
     """The application. Serve it with `handler_cancellation=True`, so that a client's disconnect is detected at once.
 
     It has the instance's name in snapshots, and serves its model under `model_name`. The clock tells seconds since the epoch and never goes
-    back, by default `process_clock`. A fault is active from the start. `settle` is as in `hmas.engines.sim.streams.Driver`.
+    back, by default `process_clock`. `settle` is as in `hmas.engines.sim.streams.Driver`.
     """
-    server = SimServer(model, model_name, name, now_s=now_s or process_clock(), fault=fault, settle=settle)
+    return app_of(SimServer(model, model_name, name, now_s=now_s, settle=settle))
+
+
+def app_of(server: SimServer) -> web.Application:
+    """The application of a server."""
     app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[server.guard])
     app.add_routes(
         [
@@ -333,7 +277,6 @@ def create_app(
             web.get("/metrics", server.metrics),
             web.get("/sim/state", server.state),
             web.post("/sim/knobs", server.knobs),
-            web.post("/sim/fault", server.set_fault),
             web.post("/abort_requests", server.abort),
         ]
     )

@@ -1,70 +1,15 @@
-"""From the model's steps to clients: the driver in real time, the receivers of tokens, and the faults that may break an answer off."""
+"""From the model's steps to clients: the driver in real time, and the receivers of tokens."""
 
 import asyncio
-import socket
-import struct
-from asyncio import Future, Transport, WriteTransport
+from asyncio import Future, Transport
 from collections.abc import Awaitable, Callable
-from typing import Literal, Protocol, get_args
+from typing import Protocol
 
-import msgspec
-
-from hmas.engines.errors import EngineError
 from hmas.engines.sim.model import EngineModel, SimRequest, StepResult, TokenEvent
 from hmas.engines.sim.reply import Reply
 
 MAX_CATCH_UP_S = 0.02
 """A late step is dated back by at most this; any further delay counts as a stall of the engine, as in a real one."""
-FaultKind = Literal["html", "garbage", "status", "reset-before", "reset-after", "half-sse", "stall"]
-
-
-class Fault(msgspec.Struct, frozen=True):
-    """One fault, applied to generation requests.
-
-    Attributes:
-        kind: `html`: 200 with a web page. `garbage`: 200 with noise declared as an event stream. `status`: the HTTP status `value`.
-            `reset-before`: the connection is reset before the head. `reset-after`: reset after `value` tokens. `half-sse`: half an
-            event after `value` tokens, then a clean end. `stall`: silence after `value` tokens, with the connection open.
-        value: Tokens, or the status; see above.
-        times: Number of requests to which it applies; None for all.
-        everywhere: Apply it to every path except `/sim/fault`, so also to health and metrics (only the kinds before the head).
-    """
-
-    kind: FaultKind
-    value: int = 0
-    times: int | None = None
-    everywhere: bool = False
-
-    @property
-    def before_head(self) -> bool:
-        """Whether the fault replaces the whole answer; if not, it breaks the answer off."""
-        return self.kind in {"html", "garbage", "status", "reset-before"}
-
-
-def parse_fault(text: str) -> Fault:
-    """Reads `KIND` or `KIND:VALUE`.
-
-    Raises:
-        EngineError: The kind is unknown, or the value is not a number.
-    """
-    kind, colon, value = text.partition(":")
-    kinds = get_args(FaultKind)
-    if kind not in kinds or (colon and not value.isdigit()):
-        raise EngineError(f"fault {text!r}: allowed are {', '.join(kinds)}, with :NUMBER for tokens or status")
-    default = 500 if kind == "status" else 0
-    return msgspec.convert({"kind": kind, "value": int(value) if value else default}, Fault)
-
-
-HTML = b"<!DOCTYPE html><html><head><title>502 Bad Gateway</title></head><body><h1>Bad Gateway</h1></body></html>"
-GARBAGE = b"\x00\xff\xfe}{][\x80data\x00: \xc3\x28\r\r\n\n" * 8
-
-
-def reset(transport: WriteTransport) -> None:
-    """Ends a connection with RST, as a crashed process or a firewall does."""
-    sock = transport.get_extra_info("socket")
-    if sock is not None:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    transport.abort()
 
 
 class Sink(Protocol):
@@ -154,35 +99,6 @@ class Whole:
         """Ends the answer with the tokens so far."""
         if not self._done.done():
             self._done.set_result((self._tokens, True))
-
-
-class Faulty:
-    """Passes tokens on up to the fault's count, then applies the fault: `reset-after`, `half-sse` or `stall`."""
-
-    __slots__ = ("_fault", "_inner", "_transport")
-
-    def __init__(self, inner: Sink, fault: Fault, transport: Transport) -> None:
-        self._inner = inner
-        self._fault = fault
-        self._transport = transport
-
-    def token(self, event: TokenEvent) -> bool:
-        """Passes a token on, or breaks off."""
-        if event.tokens_so_far <= self._fault.value and not event.finished:
-            return self._inner.token(event)
-        if self._fault.kind == "reset-after":
-            reset(self._transport)
-            self._inner.abort()
-            return False
-        if self._fault.kind == "half-sse" and isinstance(self._inner, Stream):
-            self._inner.write(b'data: {"id":"chatcmpl-half","object":"chat.completion.chunk","choices":[{"index":0,"del')
-            self._inner.end()
-            return False
-        return True
-
-    def abort(self) -> None:
-        """Passes the abort on."""
-        self._inner.abort()
 
 
 class Driver:

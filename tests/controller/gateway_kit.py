@@ -14,6 +14,7 @@ import msgspec
 import orjson
 from aiohttp import web
 from hmas_lab.memory_bus import MemoryBus
+from sim_faults import faulty_app
 from typing_kit import known
 
 from hmas.controller.admin.client import AdminClient
@@ -29,7 +30,7 @@ from hmas.controller.gateway.process import Started, serve
 from hmas.controller.runtime.clock import SystemClock
 from hmas.engines.sim.model import EngineModel
 from hmas.engines.sim.profile import Profile
-from hmas.engines.sim.server import create_app, start
+from hmas.engines.sim.server import start
 
 FAST = Profile(
     name="fast",
@@ -86,7 +87,7 @@ class Sim:
 
 async def start_sim(name: str, profile: Profile = FAST, *, port: int = 0, model: str = MODEL) -> Sim:
     engine = EngineModel(profile)
-    app = create_app(engine, model, name)
+    app = faulty_app(engine, model, name)
     bodies: list[bytes] = []
     heads: list[dict[str, str]] = []
 

@@ -8,12 +8,12 @@ import aiohttp
 import orjson
 import pytest
 from aiohttp import web
+from sim_faults import faulty_app
 from vllm_server import served
 
 from hmas.engines.sim.model import EngineModel
 from hmas.engines.sim.profile import Profile
-from hmas.engines.sim.server import create_app, start
-from hmas.engines.sim.streams import parse_fault
+from hmas.engines.sim.server import start
 
 FAST = Profile(
     name="fast",
@@ -97,7 +97,7 @@ async def start_sim() -> AsyncIterator[StartSim]:
 
     async def begin(profile: Profile = FAST, *, fault: str | None = None, port: int = 0, **model_options: object) -> Sim:
         model = EngineModel(profile, **model_options)
-        app = create_app(model, "tiny", "sim-1", fault=parse_fault(fault) if fault else None)
+        app = faulty_app(model, "tiny", "sim-1", fault)
         runner, port = await start(app, port=port, grace_s=0.2)
         running.append(Sim(model, runner, port, aiohttp.ClientSession()))
         return running[-1]

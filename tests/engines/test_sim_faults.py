@@ -5,9 +5,7 @@ import asyncio
 import aiohttp
 import orjson
 import pytest
-
-from hmas.engines.errors import EngineError
-from hmas.engines.sim.streams import Fault, parse_fault
+from sim_faults import Fault, parse_fault
 
 CHAT = "/v1/chat/completions"
 
@@ -21,7 +19,7 @@ def test_parsing():
     assert parse_fault("status") == Fault("status", 500)
     assert parse_fault("stall") == Fault("stall", 0)
     for bad in ("", "gremlins", "stall:x", "stall:", "reset-after:-1"):
-        with pytest.raises(EngineError, match="allowed are html"):
+        with pytest.raises(ValueError, match="allowed are html"):
             parse_fault(bad)
 
 

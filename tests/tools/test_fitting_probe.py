@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 from aiohttp import web
+from sim_faults import faulty_app
 from test_fitting import DECODES, PREFILLS
 from typing_kit import known
 
@@ -18,8 +19,7 @@ from hmas.cli.main import main
 from hmas.controller.runtime.ports import free_port
 from hmas.engines.sim.model import EngineModel
 from hmas.engines.sim.profile import Profile, load_profile
-from hmas.engines.sim.server import create_app, start
-from hmas.engines.sim.streams import parse_fault
+from hmas.engines.sim.server import start
 from hmas.profiling.coefficients import fit_coefficients
 from hmas.profiling.design import Batch, Bounds, plan
 from hmas.profiling.probe import Findings, probe
@@ -47,7 +47,7 @@ SMALL = [Batch(kind="prefill", seqs=1, prompt_tokens=64, output_tokens=2), Batch
 
 @asynccontextmanager
 async def engine(profile=KNOWN, fault=None):
-    app = create_app(EngineModel(profile), "tiny", "sim-1", fault=parse_fault(fault) if fault else None)
+    app = faulty_app(EngineModel(profile), "tiny", "sim-1", fault)
     runner, port = await start(app, grace_s=0.1)
     try:
         yield f"http://127.0.0.1:{port}"

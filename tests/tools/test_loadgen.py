@@ -8,13 +8,13 @@ import msgspec
 import orjson
 import pytest
 from aiohttp import web
+from sim_faults import faulty_app
 
 from hmas.controller.core.types import Slo, TaskType
 from hmas.controller.runtime.clock import SystemClock
 from hmas.engines.sim.model import EngineModel
 from hmas.engines.sim.profile import load_profile
-from hmas.engines.sim.server import create_app, start
-from hmas.engines.sim.streams import parse_fault
+from hmas.engines.sim.server import start
 from hmas.loadgen.process import (
     LoadGenerator,
     LoadSpec,
@@ -49,7 +49,7 @@ def arrival(at_s=0.0, output=12, **kwargs):
 @asynccontextmanager
 async def engine(fault=None):
     profile = msgspec.structs.replace(load_profile("demo-small"), step_ms=1.0)
-    app = create_app(EngineModel(profile), "demo", "sim-1", fault=parse_fault(fault) if fault else None)
+    app = faulty_app(EngineModel(profile), "demo", "sim-1", fault)
     runner, port = await start(app, grace_s=0.1)
     try:
         yield f"http://127.0.0.1:{port}"

@@ -5,13 +5,13 @@ import threading
 import msgspec
 import pytest
 from click.testing import CliRunner
+from sim_faults import faulty_app
 
 from hmas.cli.main import main
 from hmas.cli.replay import replay
 from hmas.engines.sim.model import EngineModel
 from hmas.engines.sim.profile import load_profile
-from hmas.engines.sim.server import create_app, start
-from hmas.engines.sim.streams import parse_fault
+from hmas.engines.sim.server import start
 from hmas.loadgen.results import read_results
 
 pytestmark = pytest.mark.slow
@@ -33,7 +33,7 @@ class EngineThread:
 
     async def _start(self, fault):
         model = EngineModel(msgspec.structs.replace(load_profile("demo-small"), step_ms=1.0, max_model_len=2048))
-        return await start(create_app(model, "demo", "sim-1", fault=parse_fault(fault) if fault else None), grace_s=0.1)
+        return await start(faulty_app(model, "demo", "sim-1", fault), grace_s=0.1)
 
     def _do(self, work):
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
