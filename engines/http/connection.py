@@ -3,25 +3,18 @@
 import asyncio
 import select
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 import httptools
 
 from hmas.engines.errors import ConnectionBroken
 from hmas.engines.http.exchange import Exchange
 
+if TYPE_CHECKING:
+    from hmas.engines.http.pool import Pool
+
 MAX_HEAD_BYTES = 65_536
 NO_BODY = frozenset({204, 304})
-
-
-class Owner(Protocol):
-    """The object that keeps connections."""
-
-    def freed(self, connection: "Connection") -> None:
-        """The answer has ended; the connection may carry another request."""
-
-    def lost(self, connection: "Connection") -> None:
-        """The connection has ended."""
 
 
 class Connection(asyncio.Protocol):
@@ -34,11 +27,11 @@ class Connection(asyncio.Protocol):
         heard: Whether any bytes of the answer to the last request have arrived.
         awaited: Whether a reader waits for more of an answer that has begun.
         quiet_rounds: Watch rounds in a row in which one waited and nothing came.
-        idle_since_s: When the connection became free, by the loop's clock. Set by the owner.
+        idle_since_s: When the connection became free, by the loop's clock. Set by the pool.
     """
 
-    def __init__(self, owner: Owner) -> None:
-        self._owner = owner
+    def __init__(self, pool: "Pool") -> None:
+        self._pool = pool
         self._raw: dict[bytes, bytes] = {}
         self._parts: list[bytes] = []
         # The parser calls these two most often, and a call of a built-in method costs a tenth of a call of a Python function.
@@ -166,7 +159,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """The connection has ended."""
         self.transport = self._readable = None
-        self._owner.lost(self)
+        self._pool.lost(self)
         exchange, self.exchange = self.exchange, None
         if exchange is None:
             return
@@ -207,7 +200,7 @@ class Connection(asyncio.Protocol):
         self.exchange = None
         exchange.ended()
         if self._keep_alive:
-            self._owner.freed(self)
+            self._pool.freed(self)
         elif self.transport is not None:
             self.transport.close()
 

@@ -3,30 +3,18 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from time import monotonic
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from hmas.engines.errors import AnswerBroken, ConnectionBroken
+
+if TYPE_CHECKING:
+    from hmas.engines.http.connection import Connection
 
 MAX_HELD_BYTES = 1 << 18
 """Bytes of a body that are buffered while no reader takes them; above this, reading from the engine stops."""
 
 Take = Callable[[bytes], bool]
 """Takes bytes of a body. If it returns False, reading from the engine stops until `Exchange.resume`."""
-
-
-class Source(Protocol):
-    """The part of a connection that an exchange uses. `awaited` is True while a reader waits for more of an answer that has begun."""
-
-    awaited: bool
-
-    def pause(self) -> None:
-        """Stops reading."""
-
-    def resume(self) -> None:
-        """Continues reading."""
-
-    def drop(self) -> None:
-        """Ends the connection at once."""
 
 
 class Exchange:
@@ -44,8 +32,8 @@ class Exchange:
 
     __slots__ = ("_held", "_held_bytes", "_read_s", "_sent_s", "_source", "_waiter", "complete", "error", "headers", "status", "take")
 
-    def __init__(self, source: Source) -> None:
-        self._source: Source | None = source
+    def __init__(self, source: "Connection") -> None:
+        self._source: Connection | None = source
         self._waiter: asyncio.Future[None] | None = None
         self.take: Take | None = None
         self._held: list[bytes] = []

@@ -95,12 +95,12 @@ class Pool:
                 await asyncio.sleep(0)
 
     def freed(self, connection: Connection) -> None:
-        """See `Owner`."""
+        """The answer has ended; the connection may carry another request."""
         connection.idle_since_s = asyncio.get_running_loop().time()
         self._idle.append(connection)
 
     def lost(self, connection: Connection) -> None:
-        """See `Owner`."""
+        """The connection has ended."""
         self.connections.discard(connection)
 
     def _watch(self) -> None:

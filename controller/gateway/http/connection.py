@@ -254,7 +254,7 @@ class ClientConnection(asyncio.Protocol):
             self._close(self.transport)
 
     def awaits_body(self) -> None:
-        """See `exchange.Carrier`."""
+        """Starts the time limit for the client's body."""
         self.due_s = self._server.now_s + BODY_TIMEOUT_S
 
     # -- one request after the other --------------------------------------------------------------------------------------------

@@ -3,32 +3,17 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from time import monotonic
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from hmas.controller.gateway.errors import ApiError
 from hmas.controller.gateway.http.answer import CONTINUE, LAST_CHUNK, CommonHeaders, answer_head
 from hmas.controller.gateway.http.body import BodyReader
 from hmas.controller.gateway.http.head import RequestHead
 
+if TYPE_CHECKING:
+    from hmas.controller.gateway.http.connection import ClientConnection
+
 NO_BODY = frozenset({204, 304})
-
-
-class Carrier(Protocol):
-    """The part of a connection that an exchange needs.
-
-    Attributes:
-        transport: The transport, None once the client is gone.
-        writing_paused: Whether the client reads too slowly.
-        ending: Whether the connection ends with the current answer.
-    """
-
-    transport: asyncio.Transport | None
-    writing_paused: bool
-    ending: bool
-
-    def awaits_body(self) -> None:
-        """Starts the time limit for the client's body."""
-        ...
 
 
 class ClientExchange:
@@ -64,7 +49,7 @@ class ClientExchange:
         "task",
     )
 
-    def __init__(self, head: RequestHead, reader: BodyReader, carrier: Carrier, common_headers: CommonHeaders) -> None:
+    def __init__(self, head: RequestHead, reader: BodyReader, carrier: "ClientConnection", common_headers: CommonHeaders) -> None:
         self.method = head.method
         self.path = head.path
         self.query = head.query
