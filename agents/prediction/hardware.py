@@ -9,6 +9,7 @@ from types import MappingProxyType
 import msgspec
 
 from hmas.controller.core.errors import ModelError
+from hmas.engines.sim.profile import shape_name
 
 
 class Gpu(msgspec.Struct, frozen=True):
@@ -106,15 +107,10 @@ SHAPES: Mapping[str, Shape] = MappingProxyType(
 )
 """From the models' public `config.json`."""
 
-_EDITIONS = ("meta-", "-hf", "-instruct2", "-instruct", "-chat", "-base")
-
 
 def shape_of(name: str) -> Shape | None:
     """Returns the shape of a model by its name, without publisher and edition; None if it is unknown."""
-    plain = name.rsplit("/", 1)[-1].rsplit("__", 1)[-1].lower().replace("llama-3.1", "llama-3")
-    for edition in _EDITIONS:
-        plain = plain.replace(edition, "")
-    return SHAPES.get(plain)
+    return SHAPES.get(shape_name(name.rsplit("__", 1)[-1]))
 
 
 class Setup(msgspec.Struct, frozen=True):

@@ -25,7 +25,7 @@ _TABLE_TOKENS = 1 << 14
 
 _EXAMPLES = ("a100-qwen3-8b", "demo-small", "h100-llama-3-70b-tp4")
 
-_EDITIONS = ("meta-", "-hf", "-instruct", "-chat", "-base")
+_EDITIONS = ("meta-", "-hf", "-instruct2", "-instruct", "-chat", "-base")
 """Parts of a model's name that do not affect its shape, and so not its speed."""
 
 
@@ -243,10 +243,11 @@ def _check_memory(profile: Profile, at: str) -> None:
 
 def same_model(one: str, other: str) -> bool:
     """Whether two names mean a model of the same shape; publisher, letter case and chat tuning (`-Instruct`, `-hf`, ...) are ignored."""
-    return _plain(one) == _plain(other)
+    return shape_name(one) == shape_name(other)
 
 
-def _plain(model: str) -> str:
+def shape_name(model: str) -> str:
+    """The name that all models of one shape share, in lower case."""
     name = model.rsplit("/", 1)[-1].lower().replace("llama-3.1", "llama-3")
     for edition in _EDITIONS:
         name = name.replace(edition, "")
