@@ -142,6 +142,7 @@ def resolve(
     now_s: float,
     stale_after_s: float,
     aside: Collection[tuple[str, str]] = (),
+    before: Directives | None = None,
 ) -> Directives:
     """The settings that are active now.
 
@@ -155,25 +156,22 @@ def resolve(
         stale_after_s: Silence after which an agent's message no longer counts.
         aside: The answers of agents that do not count for now: `WINDOWS`, which includes the agent's token budget and TPOT guard, or
             `BOUNDS`, both of `hmas.controller.control.agent_scores`.
+        before: The settings that were active before, if since then nothing has changed or become stale but statera's messages about the
+            instances in `ceilings`: all else is taken from them.
     """
     decision, unheard = _followed(configured, meta, now_s, stale_after_s)
     meta_aside = (META, WINDOWS) in aside
-    policy, parameters = _policy(configured, decision, unheard, override, drops_guard=meta_aside)
-    fresh = {name: heard for name, heard in statera.items() if heard.fresh(now_s, stale_after_s)}
-    instances = {
-        name: _instance(
-            _base_controls(
-                configured, ceiling, fresh.get(name), silent=name in statera, stale_after_s=stale_after_s, aside=(STATERA, WINDOWS) in aside
-            ),
-            ceiling,
-            decision,
-            override,
-            name,
-            aside=meta_aside,
-        )
-        for name, ceiling in ceilings.items()
-    }
+    instances = {}
+    for name, ceiling in ceilings.items():
+        heard = statera.get(name)
+        fresh = heard if heard is not None and heard.fresh(now_s, stale_after_s) else None
+        is_aside = (STATERA, WINDOWS) in aside
+        base = _base_controls(configured, ceiling, fresh, silent=heard is not None, stale_after_s=stale_after_s, aside=is_aside)
+        instances[name] = _instance(base, ceiling, decision, override, name, aside=meta_aside)
     bounds, bounds_source = _bounds(statera, now_s, stale_after_s, aside)
+    if before is not None:
+        return replace(before, instances={**before.instances, **instances}, bounds=bounds, bounds_source=bounds_source)
+    policy, parameters = _policy(configured, decision, unheard, override, drops_guard=meta_aside)
     return Directives(
         policy=policy,
         parameters=parameters,
@@ -191,34 +189,6 @@ def resolve(
         routers=_routers(configured, meta, unheard, override),
         meta_aside=meta_aside,
     )
-
-
-def heard_of(
-    before: Directives,
-    names: Collection[str],
-    *,
-    configured: Configured,
-    ceilings: Mapping[str, Ceiling],
-    meta: Received[MetaDecision] | None,
-    statera: Mapping[str, Received[ControlAction]],
-    override: OverrideNotice,
-    now_s: float,
-    stale_after_s: float,
-    aside: Collection[tuple[str, str]] = (),
-) -> Directives:
-    """The result of `resolve` if statera has sent actions for some instances, and nothing else has changed or become stale.
-
-    `before`: the settings that were active before. `names`: the instances concerned; `ceilings` has at least these. All other arguments
-    are those of `resolve`.
-    """
-    decision, _ = _followed(configured, meta, now_s, stale_after_s)
-    instances = dict(before.instances)
-    for name in names:
-        is_aside = (STATERA, WINDOWS) in aside
-        base = _base_controls(configured, ceilings[name], statera[name], silent=False, stale_after_s=stale_after_s, aside=is_aside)
-        instances[name] = _instance(base, ceilings[name], decision, override, name, aside=(META, WINDOWS) in aside)
-    bounds, source = _bounds(statera, now_s, stale_after_s, aside)
-    return replace(before, instances=instances, bounds=bounds, bounds_source=source)
 
 
 def _bounds(

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmas.controller.control.changes import changes
-from hmas.controller.control.resolve import Ceiling, Configured, Directives, Received, heard_of, resolve
+from hmas.controller.control.resolve import Ceiling, Configured, Directives, Received, resolve
 from hmas.controller.core.messages import ControlAction, LengthBound, MetaDecision, OverrideNotice
 from hmas.controller.scheduling.admission.quotas import TenantLimits
 
@@ -74,8 +74,8 @@ def test_what_is_resolved_of_those_that_were_heard_is_what_all_would_come_to(rou
             said = {"token_budget": budget, "length_bounds": [BOUND] if bounded else []}
             statera |= act(n_run, instance=name, said_s=now_s - ago_s, **said)
         whole = at(now_s, meta=meta, statera=statera, override=override)
-        rest = {"configured": CONFIGURED, "ceilings": CEILINGS, "meta": meta, "statera": statera, "override": override}
-        part = heard_of(known, {name for name, *_ in words}, **rest, now_s=now_s, stale_after_s=15)
+        ceilings = {name: CEILINGS[name] for name, *_ in words}
+        part = resolve(CONFIGURED, ceilings, meta, statera, override, now_s=now_s, stale_after_s=15, before=known)
         assert part == whole
         assert list(changes(known, part, sorted(name for name, *_ in words))) == [
             change for change in changes(known, whole) if change.subject in {"fence", *(name for name, *_ in words)}

@@ -14,10 +14,10 @@ from hmas.controller.control.overrides import Override
 from hmas.controller.control.resolve import (
     META,
     STATERA,
+    Ceiling,
     Configured,
     Directives,
     Received,
-    heard_of,
     limits_for,
     newest_bounds,
     resolve,
@@ -77,7 +77,7 @@ class Control:
         self._given_up: tuple[str, Mapping[str, float]] | None = None
         # Length bounds may hold requests back, so they are used only once they have proven right.
         self._aside: frozenset[tuple[str, str]] = frozenset({(STATERA, BOUNDS)} if config.agents.set_aside else ())
-        self.directives = self._resolve()
+        self.directives = self._resolve(fleet.ceilings)
         for name, directive in self.directives.instances.items():
             scheduler.set_controls(name, directive.controls)
             fleet.set_controls(name, directive.controls)
@@ -134,20 +134,8 @@ class Control:
             return
         self._changed = set()
         self._stale_s = min(self._stale_s, *(message.said_s + agents.stale_after_s for message in messages))
-        ceilings = {name: self._fleet.instances[name].ceiling for name in names}
-        after = heard_of(
-            self.directives,
-            names,
-            configured=self._configured,
-            ceilings=ceilings,
-            meta=self.meta,
-            statera=self.statera,
-            override=self.notice,
-            now_s=now_s,
-            stale_after_s=agents.stale_after_s,
-            aside=self._aside,
-        )
-        before = self.directives
+        before, ceilings = self.directives, {name: self._fleet.instances[name].ceiling for name in names}
+        after = self._resolve(ceilings, before)
         if any(after.instances[name] != before.instances[name] for name in names) or after.bounds != before.bounds:
             self._activate(after, names)
 
@@ -222,7 +210,7 @@ class Control:
     def apply(self) -> None:
         """Resolves all settings again and applies the differences."""
         self._changed = set()
-        after = self._resolve()
+        after = self._resolve(self._fleet.ceilings)
         self._stale_s = self._next_stale_s()
         if _queueing(after) == _queueing(self.directives):
             self._given_up = None
@@ -251,17 +239,18 @@ class Control:
         for change in found:
             self._note(change, now_s)
 
-    def _resolve(self) -> Directives:
+    def _resolve(self, ceilings: Mapping[str, Ceiling], before: Directives | None = None) -> Directives:
         agents = self._config.agents
         return resolve(
             self._configured,
-            self._fleet.ceilings,
+            ceilings,
             self.meta if agents.enabled else None,
             self.statera if agents.enabled else {},
             self.notice,
             now_s=self._clock.now_s(),
             stale_after_s=agents.stale_after_s,
             aside=self._aside,
+            before=before,
         )
 
     def _next_stale_s(self) -> float:
