@@ -24,7 +24,6 @@ class HttpRequest(Protocol):
         Raises:
             ApiError: 413 if it is larger than configured, 408 if it did not arrive in time, 400 if it is malformed.
         """
-        ...
 
 
 class Responder(Protocol):
@@ -35,7 +34,6 @@ class Responder(Protocol):
 
     def start(self, status: int, headers: Mapping[str, str]) -> None:
         """Starts a streamed answer; its head is held until the first bytes of the body."""
-        ...
 
     def write(self, data: bytes) -> bool:
         """Sends at least one byte. False: the client reads too slowly, and the caller has to stop writing until it keeps up.
@@ -43,11 +41,9 @@ class Responder(Protocol):
         Raises:
             ConnectionError: The client is gone.
         """
-        ...
 
     def when_drained(self, resume: Callable[[], None]) -> None:
         """Sets the callback for each time the client keeps up again after a `write` that returned False."""
-        ...
 
     async def drain(self) -> None:
         """Returns when the client keeps up.
@@ -55,11 +51,9 @@ class Responder(Protocol):
         Raises:
             ConnectionError: The client is gone.
         """
-        ...
 
     def finish(self, data: bytes = b"") -> None:
         """Ends a streamed answer, with its last bytes if they have not been written."""
-        ...
 
     def send(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         """Sends a whole answer at once. If an answer has already started, the connection is broken instead.
@@ -67,12 +61,9 @@ class Responder(Protocol):
         Raises:
             ConnectionError: The client is gone.
         """
-        ...
 
     def abandon(self) -> None:
         """Drops the connection, because the answer cannot be ended properly."""
-        ...
 
     def spent_s(self) -> float:
         """Seconds since the head of the request had arrived, without the time for which the body was waited for."""
-        ...

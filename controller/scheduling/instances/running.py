@@ -17,15 +17,12 @@ class TokenSource(Protocol):
 
     def tokens(self, now_s: float) -> Sequence[tuple[str, int]]:
         """Id and output tokens so far of each request that has its first token."""
-        ...
 
     def last_step_s(self, now_s: float) -> float:
         """Time of the latest token of these requests."""
-        ...
 
     def generated(self, now_s: float) -> int:
         """Output tokens of all requests since the start."""
-        ...
 
 
 class Running:
