@@ -16,22 +16,8 @@ from hmas.controller.scheduling.results import Ended, Refusal
 
 def ended_waiting(entry: QueueEntry, kind: OutcomeKind, policy: str, now_s: float) -> Ended:
     """The result of a request that was never dispatched, or was waiting for its second try."""
-    return Ended(
-        entry=entry,
-        kind=kind,
-        instance="",
-        queue_ms=-1.0,
-        ttft_ms=-1.0,
-        service_ttft_ms=-1.0,
-        tpot_ms=-1.0,
-        total_ms=1000.0 * (now_s - entry.request.arrival_s),
-        output_tokens=0,
-        slo_met=False,
-        running_at_dispatch=0,
-        kv_usage_at_dispatch=-1.0,
-        predicted=entry.estimates,
-        policy=policy,
-    )
+    total_ms = 1000.0 * (now_s - entry.request.arrival_s)
+    return Ended(entry=entry, kind=kind, total_ms=total_ms, predicted=entry.estimates, policy=policy)
 
 
 def ended_refused(request: Request, estimates: Estimates, refusal: Refusal, policy: str, now_s: float) -> Ended:

@@ -55,17 +55,17 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
     entry: QueueEntry
     kind: OutcomeKind
-    instance: str
-    queue_ms: float
-    ttft_ms: float
-    service_ttft_ms: float
-    tpot_ms: float
+    instance: str = ""
+    queue_ms: float = -1.0
+    ttft_ms: float = -1.0
+    service_ttft_ms: float = -1.0
+    tpot_ms: float = -1.0
     total_ms: float
-    output_tokens: int
+    output_tokens: int = 0
     paid_tokens: int = 0
-    slo_met: bool
-    running_at_dispatch: int
-    kv_usage_at_dispatch: float
+    slo_met: bool = False
+    running_at_dispatch: int = 0
+    kv_usage_at_dispatch: float = -1.0
     predicted: Estimates
     policy: str
     status: int = 0
