@@ -105,9 +105,9 @@ class Answer:
 
 
 class EventRelay:
-    """Takes the engine's bytes as they are read, and writes them to the client in the same callback."""
+    """Takes the engine's bytes as they are read, and writes them to the client in the same callback. `scanner`: what they tell so far."""
 
-    __slots__ = ("_answer", "_api", "_head", "_out", "_progress", "_response", "_scanner", "_write")
+    __slots__ = ("_answer", "_api", "_head", "_out", "_progress", "_response", "_write", "scanner")
 
     def __init__(
         self,
@@ -125,23 +125,8 @@ class EventRelay:
         self._head = head
         self._progress = progress
         self._api = api
-        self._scanner = api.scanner()
+        self.scanner = api.scanner()
         self._write = out.write
-
-    @property
-    def events(self) -> int:
-        """Events so far, for an API that numbers them."""
-        return self._scanner.events
-
-    @property
-    def only_opened(self) -> bool:
-        """See `EventScanner.only_opened`."""
-        return self._scanner.only_opened
-
-    @property
-    def done(self) -> bool:
-        """Whether the stream has announced its end."""
-        return self._scanner.done
 
     def finish(self) -> None:
         """Records the end of the stream.
@@ -149,7 +134,7 @@ class EventRelay:
         Raises:
             EngineProtocolError: The stream ended in the middle of the answer.
         """
-        answer, scanner = self._answer, self._scanner
+        answer, scanner = self._answer, self.scanner
         answer.output_tokens, answer.cached_tokens = usage_figures(scanner.usage)
         answer.total_tokens = usage_total(scanner.usage)
         if scanner.error is not None:
@@ -170,7 +155,7 @@ class EventRelay:
             EngineProtocolError: The input is no stream of events, or has no end.
             ConnectionError: The client is gone.
         """
-        scanner, answer = self._scanner, self._answer
+        scanner, answer = self.scanner, self._answer
         before = scanner.tokens
         data = scanner.feed(chunk)
         if not data:
@@ -188,7 +173,7 @@ class EventRelay:
         return self._write(data)
 
     def _start(self, tokens: int) -> None:
-        error = self._scanner.error
+        error = self.scanner.error
         if error is not None and tokens == 0:
             if error.blames_request:
                 raise EngineRefused(error)
@@ -196,7 +181,7 @@ class EventRelay:
             if not error.is_full and not 400 <= error.status < 500:
                 raise EngineFault(500, told)
             raise EngineFault(error.status, told, self._api.complaint_body(error), FULL_RETRY_AFTER if error.is_full else "")
-        self._answer.response_id = self._scanner.response_id
+        self._answer.response_id = self.scanner.response_id
         head = self._head()
         self._answer.started = True
         self._response.begun()

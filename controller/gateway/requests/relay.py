@@ -73,7 +73,7 @@ async def relay(
             answer.in_engine_s = response.took_s()
             _refuse(answer, refused.complaint, api)
         finally:
-            answer.events = events.events
+            answer.events = events.scanner.events
         return
     body = await _read_whole(response)
     answer.in_engine_s = response.took_s()
@@ -129,10 +129,10 @@ async def _relay_events(events: EventRelay, response: EngineResponse) -> None:
     try:
         await response.relay(events.take)
     except EngineUnavailable as error:
-        if isinstance(error, AnswerBroken) and events.only_opened:
+        if isinstance(error, AnswerBroken) and events.scanner.only_opened:
             raise OnlyOpened(f"{error}; the answer had not begun, so the request itself may be at fault") from None
         # After its last event an engine may end the connection in any way.
-        if not events.done:
+        if not events.scanner.done:
             raise
     events.finish()
 
