@@ -17,8 +17,8 @@ def attainable(request: Request, estimates: Estimates, instances: Sequence[Insta
     """Raises assumed targets to at least `settings.headroom` times what the request would take alone. O(instances).
 
     On an engine so slow that this is more than the usual TPOT target, steps are longer than where the table was calibrated. First tokens
-    wait for steps too, so the TTFT target is raised in the same proportion, whatever the task: on a steep engine 1 to 4 points more are in time
-    up to its capacity, and 3 fewer beyond it (`lab/benchmarks/guard_study.py --steep --seeds 12`).
+    wait for steps too, so the TTFT target is raised in the same proportion, whatever the task. On a steep engine 1 to 4 points more are in
+    time up to its capacity, and 3 fewer beyond it (`lab/benchmarks/guard_study.py --steep --seeds 12`).
 
     Args:
         request: A request that declares no targets, or only one, which stays as it is.
