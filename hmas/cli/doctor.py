@@ -42,8 +42,7 @@ OUTSIDE_SHARE = 0.05
 """Share of requests with an input outside of a model's training data above which there is a warning."""
 ASIDE = "the gateway serves by its own defaults until the answers are better; where they stay worse, leave the agent out by agents.only"
 LATE = (
-    "it hangs or is gone: `hmas up` and systemd restart it within seconds, one that crashed too often every five minutes "
-    "(`hmas events --all --kind process`); else see its log. The gateway uses its fallback meanwhile"
+    "it hangs or is gone: `hmas up` and systemd restart it, after many crashes every five minutes; see its log. Fallbacks serve meanwhile"
 )
 MQTT_REFUSED = "what it did not take is lost: look at the broker's ACL and limits, and at `hmas events --kind mqtt`"
 MQTT_REFUSED_S = 3600.0

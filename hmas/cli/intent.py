@@ -60,8 +60,8 @@ def intent(ctx: click.Context, /, *, words: str, override_id: str | None, as_jso
         raise click.UsageError("--json shows no table to confirm; give --yes or --dry-run with it")
     client = connect(options["admin_url"], options["config_file"])
     now_s = SystemClock().now_s()
-    endpoint, model = _endpoint(options)
     site = site_of(client.status(), words, now_s)
+    endpoint, model = _endpoint(options)
     asked = question(words, site.tenants, site.models, now_s, None, model=model)
     try:
         made = plan(

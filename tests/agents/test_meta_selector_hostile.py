@@ -225,7 +225,7 @@ def test_what_is_not_trusted_has_to_be_surely_better(share, error, passes):
         requests = 1000
 
     class Says:
-        silence = ""
+        silence = caveat = ""
 
         def take(self, answer):
             pass
