@@ -36,6 +36,11 @@ PROMPTS_MOST = 2048
 CHOICES_MOST = 1024
 SEQUENCES_MOST = 4096
 """Most answers of one request: its prompts times `n` or `best_of`."""
+INT_MOST = (1 << 63) - 1
+"""The largest number that engines take."""
+NO_CAP = -1
+"""A cap on output that llama.cpp and others take as none; vLLM refuses it."""
+_WHOLE = re.compile(r"\s*([+-]?[0-9](?:_?[0-9]){0,18})(?:\.0+)?\s*")
 
 
 def bounded_list(field: str, value: object, limit: int, allowed: str) -> list[Any]:
@@ -51,18 +56,37 @@ def bounded_list(field: str, value: object, limit: int, allowed: str) -> list[An
     return value
 
 
+def whole_number(value: object) -> int | None:
+    """The whole number that engines read in a value: 8 in 8, 8.0, "8" and "8.0". None if there is none; true and false are no numbers."""
+    if isinstance(value, str):
+        found = _WHOLE.fullmatch(value)
+        return int(found[1]) if found else None
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
 def bounded_int(field: str, value: object, low: int, high: int) -> int | None:
-    """Returns `value`, a whole number from `low` to `high`; None for null. Some clients write 8 as 8.0, which engines take.
+    """Returns `value`, a whole number from `low` to `high`; None for null.
 
     Raises:
         BodyError: It is no such number.
     """
     if value is None:
         return None
-    number = int(value) if isinstance(value, float) and value.is_integer() else value
-    if not isinstance(number, int) or isinstance(number, bool) or not low <= number <= high:
+    number = whole_number(value)
+    if number is None or not low <= number <= high:
         raise BodyError(field, value, f"a whole number from {low} to {high}")
     return number
+
+
+def bounded_cap(field: str, value: object, least: int = 1) -> int | None:
+    """Returns a cap on output in tokens: `NO_CAP`, or a whole number from `least` on; None for null.
+
+    Raises:
+        BodyError: It is no such number.
+    """
+    return NO_CAP if whole_number(value) == NO_CAP else bounded_int(field, value, least, INT_MOST)
 
 
 class BodyStructure:

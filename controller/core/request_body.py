@@ -13,13 +13,17 @@ from hmas.controller.core.bodies.messages import MESSAGES, chat_of_messages
 from hmas.controller.core.bodies.responses import RESPONSES, chat_of_response
 from hmas.controller.core.body_bounds import (
     CHOICES_MOST,
+    INT_MOST,
     MESSAGES_MOST,
+    NO_CAP,
     PARTS_MOST,
     PROMPTS_MOST,
     SEQUENCES_MOST,
     TOOLS_MOST,
+    bounded_cap,
     bounded_int,
     bounded_list,
+    whole_number,
 )
 from hmas.controller.core.errors import BodyError, TooManyError
 from hmas.controller.core.prompt_texts import PromptTexts, token_blocks
@@ -38,8 +42,8 @@ TOKENS_PER_MESSAGE = 4
 """Tokens of the role and separators that a chat template puts around each message."""
 BYTES_PER_EMBEDDING = 8192
 """Assumed for a token of `prompt_embeds`: 4,096 dimensions of two bytes, as models of 8 billion parameters have."""
-INT_LIMIT, INT_MOST = 1 << 31, (1 << 63) - 1
-"""Bounds of what the gateway counts with, and of what engines take: a larger cap or priority counts as `INT_LIMIT`, and passes as it is."""
+INT_LIMIT = 1 << 31
+"""Bound of what the gateway counts with: a larger cap or priority counts as this, and passes as it is."""
 CACHE_KEY_LIMIT = 128
 JSON_FORMATS = ("json_object", "json_schema")
 JSON_FIELDS = ("guided_json", "structured_outputs")
@@ -61,7 +65,7 @@ class Call:
         system: Head of the system prompts; empty for a plain prompt.
         history: The messages before the question, newest last; empty for a plain prompt.
         question_chars, question_tokens: Length of the whole question; 0 if it has no text.
-        max_output_tokens: The client's cap over all sequences, None if it set none.
+        max_output_tokens: The client's cap over all sequences, None if it set none or -1.
         min_output_tokens: The minimum output over all sequences that the client requires: vLLM's `min_tokens`, or its cap if `ignore_eos`
             is set.
         prompts: Number of prompts: 1, or more for a list of prompts.
@@ -182,8 +186,8 @@ def read_call(path: str, document: dict[str, Any], only_model: str = "", block_s
 
 def _truncated(document: dict[str, Any], prompt_tokens: int, prompts: int) -> int:
     """Tokens of the prompts once the engine has cut each to vLLM's `truncate_prompt_tokens`; one that is no such number is the engine's."""
-    most = document.get("truncate_prompt_tokens")
-    return min(prompt_tokens, most * prompts) if type(most) is int and most > 0 else prompt_tokens
+    most = whole_number(document.get("truncate_prompt_tokens")) or 0
+    return min(prompt_tokens, most * prompts) if most > 0 else prompt_tokens
 
 
 def _read_blocks(document: dict[str, Any], texts: PromptTexts, salt: str, tools: str) -> tuple[int, ...]:
@@ -337,10 +341,10 @@ def _read_choices(document: dict[str, Any], prompts: int) -> int:
 
 def _read_cap(document: dict[str, Any], sequences: int, *, is_chat: bool, least: int) -> int | None:
     # For a completion, engines ignore the name that only chats have.
-    cap = _read_int(document, "max_completion_tokens", least, INT_MOST) if is_chat else None
+    cap = bounded_cap("max_completion_tokens", document.get("max_completion_tokens"), least) if is_chat else None
     if cap is None:
-        cap = _read_int(document, "max_tokens", least, INT_MOST)
-    return None if cap is None else max(1, min(INT_LIMIT, cap)) * sequences
+        cap = bounded_cap("max_tokens", document.get("max_tokens"), least)
+    return None if cap in (None, NO_CAP) else max(1, min(INT_LIMIT, cap)) * sequences
 
 
 def _read_least(document: dict[str, Any], cap: int | None, sequences: int) -> int:

@@ -31,7 +31,7 @@ CASES: dict[str, tuple[str, bytes | dict[str, Any], str | None, str]] = {
     ),
     "stream is a text": ("chat", {"model": MODEL, "messages": MESSAGES, "stream": "yes"}, "stream", "true or false"),
     "max_tokens is zero": ("chat", {"model": MODEL, "messages": MESSAGES, "max_tokens": 0}, "max_tokens", "from 1"),
-    "max_tokens is a text": ("chat", {"model": MODEL, "messages": MESSAGES, "max_tokens": "9"}, "max_tokens", "whole number"),
+    "max_tokens is a text": ("chat", {"model": MODEL, "messages": MESSAGES, "max_tokens": "nine"}, "max_tokens", "whole number"),
     "n is true": ("chat", {"model": MODEL, "messages": MESSAGES, "n": True}, "n", "whole number"),
     "priority is a fraction": ("chat", {"model": MODEL, "messages": MESSAGES, "priority": 0.5}, "priority", "whole number"),
     "an unknown service tier": ("chat", {"model": MODEL, "messages": MESSAGES, "service_tier": "gold"}, "service_tier", "flex"),

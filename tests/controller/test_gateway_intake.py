@@ -106,22 +106,31 @@ def test_the_newer_cap_wins_and_choices_multiply_it():
     assert chat_call("x", max_tokens=None).max_output_tokens is None
 
 
-def test_whole_numbers_may_be_written_with_a_point():
-    call = chat_call("x", max_tokens=8.0, n=2.0, priority=-3.0)
-    assert (call.max_output_tokens, call.choices, call.priority) == (16, 2, -3)
-    assert type(call.max_output_tokens) is type(call.priority) is int
-    assert read_call(RESPONSES, {"model": "m", "input": "x", "max_output_tokens": 8.0}).max_output_tokens == 8
+def test_whole_numbers_may_be_written_with_a_point_or_as_texts():
+    for eight, two, three in ((8.0, 2.0, -3.0), ("8", "2", "-3"), (" 8.0 ", "+02", "-0_3.00")):
+        call = chat_call("x", max_tokens=eight, n=two, priority=three, min_tokens=two)
+        assert (call.max_output_tokens, call.choices, call.priority, call.min_output_tokens) == (16, 2, -3, 4)
+        assert type(call.max_output_tokens) is type(call.priority) is int
+        assert read_call(RESPONSES, {"model": "m", "input": "x", "max_output_tokens": eight}).max_output_tokens == 8
     ids, floats = (read_call(COMPLETIONS, {"model": "m", "prompt": [one] * 99}, block_salt="t").blocks for one in (7, 7.0))
     assert ids == floats != ()
-    for value in ("9", True, 0.5, 0.0, -1.0, 1e300):
+    for value in ("", "9.", "9.5", "9e1", "0x9", "9__0", "\u0669", "0", "9" * 5000, True, 0.5, 0.0, -2.0, 1e300):
         with pytest.raises(BodyError, match="a whole number from 1"):
             chat_call("x", max_tokens=value)
+
+
+def test_a_cap_of_minus_one_is_none():
+    for value in (-1, -1.0, "-1"):
+        assert chat_call("x", max_tokens=value).max_output_tokens is None
+        assert chat_call("x", max_tokens=5, max_completion_tokens=value).max_output_tokens is None, "the newer one wins"
+        assert read_call(COMPLETIONS, {"model": "m", "prompt": "x", "max_tokens": value}).max_output_tokens is None
+        assert read_call(RESPONSES, {"model": "m", "input": "x", "max_output_tokens": value}).max_output_tokens is None
 
 
 def test_a_cap_of_zero_is_for_prompts_that_come_back():
     scored = {"model": "m", "prompt": ["a", "b"], "max_tokens": 0, "logprobs": 1}
     assert read_call(COMPLETIONS, {**scored, "echo": True}).max_output_tokens == 2, "each counts as one token"
-    for document in (scored, {**scored, "echo": 1}, {**scored, "echo": True, "max_tokens": -1}):
+    for document in (scored, {**scored, "echo": 1}, {**scored, "echo": True, "max_tokens": -2}):
         with pytest.raises(BodyError, match="max_tokens is"):
             read_call(COMPLETIONS, document)
     with pytest.raises(BodyError, match="max_tokens is 0"):

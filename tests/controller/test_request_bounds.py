@@ -84,7 +84,9 @@ def test_a_list_of_different_kinds_is_no_prompt(prompt: list[object]):
     assert error.param == "prompt"
 
 
-@pytest.mark.parametrize(("most", "tokens"), [(None, 1000), (100, 200), (5000, 1000), (-1, 1000), (0, 1000), (True, 1000), ("9", 1000)])
+@pytest.mark.parametrize(
+    ("most", "tokens"), [(None, 1000), (100, 200), (5000, 1000), (-1, 1000), (0, 1000), (True, 1000), ("x", 1000), ("9", 18)]
+)
 def test_a_prompt_is_as_long_as_the_engine_is_told_to_leave_it(most: object, tokens: int):
     call = read_call(COMPLETIONS, {"model": "m", "prompt": [[1] * 500, [2] * 500], "truncate_prompt_tokens": most})
     assert (call.prompt_tokens, call.counted) == (tokens, True)

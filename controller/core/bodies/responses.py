@@ -2,11 +2,10 @@
 
 from typing import Any
 
-from hmas.controller.core.body_bounds import MESSAGES_MOST, bounded_int, bounded_list
+from hmas.controller.core.body_bounds import MESSAGES_MOST, bounded_cap, bounded_list
 from hmas.controller.core.errors import BodyError
 
 RESPONSES = "/v1/responses"
-MAX_CAP = (1 << 63) - 1
 
 
 def chat_of_response(document: dict[str, Any]) -> dict[str, Any]:
@@ -34,7 +33,7 @@ def chat_of_response(document: dict[str, Any]) -> dict[str, Any]:
     return {
         **document,
         "messages": messages or [{"role": "user", "content": ""}],
-        "max_completion_tokens": bounded_int("max_output_tokens", document.get("max_output_tokens"), 1, MAX_CAP),
+        "max_completion_tokens": bounded_cap("max_output_tokens", document.get("max_output_tokens")),
         "max_tokens": None,
         "n": None,
         "truncate_prompt_tokens": None,
