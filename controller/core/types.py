@@ -130,6 +130,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return 6 * self.prompt_tokens // (5 * self.prompts) + max(1, (self.max_output_tokens or 0) // self.sequences)
 
     @property
+    def declares_ttft(self) -> bool:
+        """Whether the client declared a TTFT target, alone or with one for TPOT."""
+        return self.declared_slo is not None and self.half_declared != "tpot"
+
+    @property
     def output_limit(self) -> float:
         """Most output tokens of the answer: the client's cap, and what the prompt leaves of the context; infinite with neither."""
         limit = math.inf if self.max_output_tokens is None else float(self.max_output_tokens)

@@ -67,9 +67,9 @@ class _Cell:
 class History:
     """Estimates by model, tenant, prompt-length bucket and declared target, from the last 64 completions of each.
 
-    The targets that a client declares indicate the kind of request, without any look at the prompt. So a request with declared targets is
-    estimated from requests with the same target: those of its tenant, else those of all tenants. With fewer than 8 of them, and for a
-    request without declared targets, the tenant's bucket counts, then the bucket over all tenants, then all requests together. All this
+    The TTFT target that a client declares indicates the kind of request, without any look at the prompt. So a request with one is estimated
+    from requests that declared the same: those of its tenant, else those of all tenants. With fewer than 8 of them, and for a request
+    without a declared TTFT target, the tenant's bucket counts, then the bucket over all tenants, then all requests together. All this
     counts for the request's model first, and for all models together if there are fewer than 8 requests of its model; then come the fixed
     defaults of `Estimates`. This is H-MAS's historical prior for requests without usable semantics (3.2). The table keeps the 8192 cells
     that were updated last.
@@ -87,7 +87,7 @@ class History:
         """Learns from a completion. A request that did not complete, or produced no output, is ignored: it shows nothing about cost."""
         if completion.outcome is not OutcomeKind.COMPLETED or completion.output_tokens < 1:
             return
-        step = target_step(completion.ttft_slo_ms) if completion.ttft_slo_ms > 0.0 else None
+        step = target_step(completion.ttft_slo_ms) if completion.ttft_declared else None
         keys = _keys(completion.model, completion.tenant, completion.prompt_tokens, step)
         # Of several answers the mean length. They are not equally long, so that the mean time per token is the pace of none.
         tpot_ms = completion.tpot_ms if completion.sequences == 1 else -1.0
@@ -126,7 +126,7 @@ class History:
         )
 
     def _cell(self, request: Request) -> _Cell | None:
-        step = target_step(request.declared_slo.ttft_ms) if request.declared_slo is not None else None
+        step = target_step(request.declared_slo.ttft_ms) if request.declared_slo is not None and request.declares_ttft else None
         for key in _keys(request.model, request.tenant, request.prompt_tokens, step):
             cell = self._cells.get(key)
             if cell is not None and len(cell.outputs) >= _LEAST:

@@ -109,6 +109,7 @@ def completion_of(ended: Ended, now_s: float) -> Completion:
         sequences=request.sequences,
         status=ended.status,
         session=session_digest(request.session),
+        ttft_declared=request.declares_ttft,
     )
 
 

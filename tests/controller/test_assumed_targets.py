@@ -7,9 +7,10 @@ import pytest
 from hmas.controller.config.derived import scheduler_settings
 from hmas.controller.config.schema import Config
 from hmas.controller.config.section import SloConfig
-from hmas.controller.core.types import Controls, Estimates, Request, Slo
+from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+from hmas.controller.scheduling.refusals import completion_of
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 
@@ -76,6 +77,15 @@ def test_of_two_targets_only_the_undeclared_one_is_raised(half: Literal["ttft", 
     assert taken.estimates.slo == expected
     made.revise("r", Estimates(slo=TABLE), 0.1)
     assert taken.estimates.slo == expected, "an agent's answer is raised likewise"
+
+
+def test_a_completion_tells_whether_its_ttft_target_was_declared():
+    def told(declared: Slo | None, half: Literal["", "ttft", "tpot"] = "") -> bool:
+        made = scheduler(3.0, {"slow": 60.0})
+        entry(made, declared=declared, half=half)
+        return completion_of(made.end("r", OutcomeKind.CANCELLED, 1.0), 1.0).ttft_declared
+
+    assert [told(TABLE), told(TABLE, "ttft"), told(TABLE, "tpot"), told(None)] == [True, True, False, False]
 
 
 @pytest.mark.parametrize("running", [False, True])

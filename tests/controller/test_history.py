@@ -3,6 +3,7 @@
 import random
 import statistics
 
+import msgspec
 import pytest
 
 from hmas.controller.core.messages import Completion
@@ -11,11 +12,12 @@ from hmas.controller.core.types import Estimates, OutcomeKind, Request, Slo, Tas
 from hmas.controller.scheduling.default_estimates import BUCKET_EDGES, History, bucket, target_step
 
 
-def request(prompt=100, tenant="t", cap=None, slo=None, model="m"):
-    return Request(id="r", tenant=tenant, model=model, arrival_s=0.0, prompt_tokens=prompt, max_output_tokens=cap, declared_slo=slo)
+def request(prompt=100, tenant="t", cap=None, slo=None, model="m", half=""):
+    given = {"prompt_tokens": prompt, "max_output_tokens": cap, "declared_slo": slo, "half_declared": half}
+    return Request(id="r", tenant=tenant, model=model, arrival_s=0.0, **given)
 
 
-def completion(output, prompt=100, tenant="t", outcome=OutcomeKind.COMPLETED, ttft=150.0, tpot=20.0, target=0.0, model="m"):
+def completion(output, prompt=100, tenant="t", outcome=OutcomeKind.COMPLETED, ttft=150.0, tpot=20.0, target=0.0, model="m", declared=True):
     return Completion(
         request_id="r",
         sent_s=0.0,
@@ -29,6 +31,7 @@ def completion(output, prompt=100, tenant="t", outcome=OutcomeKind.COMPLETED, tt
         service_ttft_ms=ttft,
         tpot_ms=tpot,
         ttft_slo_ms=target,
+        ttft_declared=declared and target != 0.0,
     )
 
 
@@ -131,6 +134,18 @@ def test_who_declares_a_target_is_taken_for_its_like():
     for one in (completion(10), completion(30)) * 8:
         mixed.learn(one)
     assert mixed.estimate(request(slo=Slo(ttft_ms=2000.0, tpot_ms=50.0))).output_tokens == mixed.estimate(request()).output_tokens
+
+
+def test_a_target_that_the_client_did_not_declare_is_no_kind():
+    """Who declares a TPOT target alone has a TTFT target of the table, which changes with the task type that agents name."""
+    history = History()
+    for _ in range(20):
+        history.learn(completion(50, target=2000.0))
+        history.learn(completion(700, target=2000.0, declared=False))
+    both, tpot_alone = request(slo=Slo(ttft_ms=2000.0, tpot_ms=50.0)), request(slo=Slo(ttft_ms=2000.0, tpot_ms=50.0), half="tpot")
+    assert history.estimate(both).output_tokens_upper == 50.0
+    assert history.estimate(tpot_alone) == msgspec.structs.replace(history.estimate(request()), slo=Slo(ttft_ms=2000.0, tpot_ms=50.0))
+    assert history.estimate(request(slo=Slo(ttft_ms=2000.0, tpot_ms=90.0), half="ttft")).output_tokens_upper == 50.0
 
 
 def test_a_kind_counts_when_it_has_been_seen_eight_times():

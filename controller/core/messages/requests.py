@@ -117,6 +117,7 @@ class Completion(Message, frozen=True, tag="completion"):
         session: As in `RequestNotice`.
         sequences: Answers that the engine computed; tokens are those of all of them.
         asked: Whether the gateway posted the request's notice; it does not for some that are sent at once.
+        ttft_declared: Whether the client declared the TTFT target.
     """
 
     request_id: str
@@ -150,3 +151,4 @@ class Completion(Message, frozen=True, tag="completion"):
     session: str = ""
     sequences: int = 1
     asked: bool = True
+    ttft_declared: bool = False
