@@ -51,6 +51,10 @@ class _Cell:
         if tpot_ms >= 0.0:
             self.tpots_ms.append(tpot_ms)
 
+    def is_below(self, output_tokens: int) -> bool:
+        """Whether the upper quantile is known and less than a length."""
+        return len(self.outputs) >= _LEAST and self.summary()[1] < output_tokens
+
     def summary(self) -> tuple[float, float, float | None, float | None]:
         """Median and upper quantile of the lengths in tokens, mean TTFT and mean TPOT in ms, None where no completion had one."""
         if self._summary is None:
@@ -84,20 +88,29 @@ class History:
         return len(self._cells)
 
     def learn(self, completion: Completion) -> None:
-        """Learns from a completion. A request that did not complete, or produced no output, is ignored: it shows nothing about cost."""
-        if completion.outcome is not OutcomeKind.COMPLETED or completion.output_tokens < 1:
+        """Learns from a completion; one without output is ignored.
+
+        An answer that broke off would have become longer. It counts with the length that it reached, but only where this is above the upper
+        quantile. So long answers, which break off most, are not all left out. Their share is not overestimated either: of the answers below
+        the quantile at least as many end before they break off. The times of such an answer teach nothing.
+        """
+        if completion.output_tokens < 1:
             return
+        broke_off = completion.outcome is not OutcomeKind.COMPLETED
         step = target_step(completion.ttft_slo_ms) if completion.ttft_declared else None
         keys = _keys(completion.model, completion.tenant, completion.prompt_tokens, step)
         # Of several answers the mean length. They are not equally long, so that the mean time per token is the pace of none.
-        tpot_ms = completion.tpot_ms if completion.sequences == 1 else -1.0
+        tpot_ms = completion.tpot_ms if completion.sequences == 1 and not broke_off else -1.0
+        ttft_ms = -1.0 if broke_off else completion.service_ttft_ms
         output_tokens = max(1, completion.output_tokens // completion.sequences)
         for key in keys:
             cell = self._cells.get(key)
+            if broke_off and (cell is None or not cell.is_below(output_tokens)):
+                continue
             if cell is None:
                 cell = self._cells[key] = _Cell()
             self._cells.move_to_end(key)
-            cell.learn(output_tokens, completion.service_ttft_ms, tpot_ms)
+            cell.learn(output_tokens, ttft_ms, tpot_ms)
         while len(self._cells) > _CELLS:
             self._cells.popitem(last=False)
 

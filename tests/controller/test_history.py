@@ -1,5 +1,6 @@
 """Default estimates: the nearest cell with enough in it, then wider ones, then fixed defaults."""
 
+import math
 import random
 import statistics
 
@@ -106,6 +107,44 @@ def test_only_answers_teach():
         history.learn(completion(10, outcome=OutcomeKind.FAILED))
         history.learn(completion(0))
     assert len(history) == 0
+
+
+@pytest.mark.parametrize("outcome", [OutcomeKind.CANCELLED, OutcomeKind.TIMED_OUT, OutcomeKind.FAILED])
+def test_an_answer_that_broke_off_counts_where_it_is_longer_than_most(outcome: OutcomeKind):
+    history = History()
+    for _ in range(7):
+        history.learn(completion(100))
+    history.learn(completion(900, outcome=outcome))
+    assert history.estimate(request()).source == "default", "nothing is known yet that it could be longer than"
+    for _ in range(50):
+        history.learn(completion(100))
+    before = history.estimate(request())
+    for output in (1, 99, 100):
+        history.learn(completion(output, outcome=outcome))
+    assert history.estimate(request()) == before
+    for _ in range(20):
+        history.learn(completion(900, outcome=outcome, ttft=9000.0, tpot=9000.0))
+    after = history.estimate(request())
+    assert (after.output_tokens, after.output_tokens_upper) == (100, 900)
+    assert (after.ttft_ms, after.tpot_ms) == (before.ttft_ms, before.tpot_ms), "only its length counts"
+
+
+def test_answers_that_break_off_at_random_raise_no_length_above_the_true_one():
+    """Of lengths with a 90 % quantile of 359 tokens a third breaks off."""
+    history, without, rng = History(), History(), random.Random(1)
+    medians, uppers, uppers_without = [], [], []
+    for _ in range(20_000):
+        length, left = round(rng.lognormvariate(4.6, 1.0)) + 1, round(rng.expovariate(1 / 300)) + 1
+        outcome = OutcomeKind.COMPLETED if length <= left else OutcomeKind.CANCELLED
+        history.learn(completion(min(length, left), outcome=outcome))
+        if outcome is OutcomeKind.COMPLETED:
+            without.learn(completion(length))
+        made = history.estimate(request())
+        medians.append(made.output_tokens)
+        uppers.append(made.output_tokens_upper)
+        uppers_without.append(without.estimate(request()).output_tokens_upper)
+    assert statistics.fmean(medians[100:]) < math.exp(4.6)
+    assert 1.1 * statistics.fmean(uppers_without[100:]) < statistics.fmean(uppers[100:]) < 359
 
 
 def test_declared_targets_are_taken_and_the_table_is_scaled():
