@@ -26,6 +26,7 @@ from hmas.controller.scheduling.policies.edf import Edf
 from hmas.controller.scheduling.policies.sjf import Sjf
 from hmas.controller.scheduling.policies.slack import slack_key_s
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+from hmas.engines.base import EngineSnapshot
 
 BAND = Band(0.75, 0.92)
 POOL = ("fcfs", "edf", "sjf", "two-lane", "wfq")
@@ -142,6 +143,26 @@ def test_without_a_live_budget_the_window_acts_alone():
     said = drive(statera(), 1.5, 10.0, budget=0)
     assert said[-1].n_run < 256
     assert {one.token_budget for one in said} == {0}
+
+
+def test_an_engine_that_is_down_keeps_its_window_and_leaves_the_band_alone():
+    model = statera()
+
+    def windows(from_s: float, views: int, *, down: bool) -> list[int]:
+        said = []
+        for number in range(views):
+            now_s = from_s + number / 5
+            instances = [instance(), instance(name="i1", engine=EngineSnapshot(engine="i1", taken_s=now_s, healthy=not down))]
+            used = {"i0": 1.5, "i1": 0.0 if down else 1.5}
+            said += model.observe(short_view(now_s, utilization=used, instances=instances, queued=5), now_s)
+        return [one.n_run for one in said if one.instance == "i1"]
+
+    kept = windows(0.0, 50, down=False)[-1]
+    assert kept < 256
+    high = model.band.high
+    assert set(windows(10.0, 600, down=True)) == {kept}, "an engine that does not answer looks idle"
+    assert model.band.high == high, "the mean of both would be half of what the other one shows"
+    assert windows(130.0, 10, down=False)[-1] < kept
 
 
 def test_what_an_operator_holds_is_followed():

@@ -1,7 +1,8 @@
 """The paper's statera: short views in, one control action per instance out. Pure and bounded.
 
 Beyond Algorithm 2 it has only what an engine behind HTTP asks for. No such engine reports how busy its GPU is, so u is qos's utilization
-(the larger of TPOT pressure and KV use). An engine without a live token budget has no inner loop; the outer loop then acts alone.
+(the larger of TPOT pressure and KV use). An engine without a live token budget has no inner loop; the outer loop then acts alone. An
+instance that is down or draining keeps its knobs: it looks idle, and its figures mean nothing.
 """
 
 from collections import deque
@@ -82,8 +83,9 @@ class PaperStatera:
         """Takes a short view and returns the actions that are due."""
         for completion in view.recent:
             self.learn(completion)
-        if view.queued > 0 and view.utilization:
-            self._best = sought(self._best, view.throughput_tps, smoothed(list(view.utilization.values())), now_s)
+        utilizations = [view.utilization.get(one.name, 0.0) for one in view.instances if one.usable]
+        if view.queued > 0 and utilizations:
+            self._best = sought(self._best, view.throughput_tps, smoothed(utilizations), now_s)
         self.band = band_around(self._best, self._start, now_s)
         self.instances = {one.name: self.instances.get(one.name) or self._begun(one, now_s) for one in view.instances}
         actions = [self._action(one, self.instances[one.name], view, now_s) for one in view.instances]
@@ -97,16 +99,20 @@ class PaperStatera:
         return Knobs(n_run=float(min(self._n_run_start or ceiling, ceiling)), budget=float(instance.max_token_budget))
 
     def _action(self, instance: InstanceView, knobs: Knobs, view: ShortView, now_s: float) -> ControlAction | None:
-        knobs.utilizations.append(view.utilization.get(instance.name, 0.0))
+        if instance.usable:
+            knobs.utilizations.append(view.utilization.get(instance.name, 0.0))
         utilization = smoothed(knobs.utilizations)
         error = self.band.error(utilization)
-        knobs.errors.append(error)
         reason = "an operator holds the knobs: followed"
-        if now_s - knobs.updated_s >= self._period_s * 0.95 or now_s < knobs.updated_s:
-            knobs.updated_s = now_s
-            self._step(instance, knobs, error)
+        if instance.usable:
+            knobs.errors.append(error)
+            if now_s - knobs.updated_s >= self._period_s * 0.95 or now_s < knobs.updated_s:
+                knobs.updated_s = now_s
+                self._step(instance, knobs, error)
         if is_held(view, instance, "knobs"):
             knobs.n_run = float(instance.n_run)
+        elif not instance.usable:
+            reason = "the instance is down or draining: window kept"
         else:
             side = "above" if error > 0 else "below" if error < 0 else "within"
             reason = f"utilization {utilization:.2f} is {side} the band {self.band.low:.2f} to {self.band.high:.2f} (Algorithm 2)"
