@@ -225,6 +225,14 @@ def test_a_flood_is_first_not_used_and_then_stopped():
     assert (states[-1], bench.source.faults, bench.index.complete) == ("off", {"flood": 1}, set())
 
 
+def test_an_engine_that_did_not_answer_for_a_while_has_computed_nothing_meanwhile():
+    bench = Bench(replays=True)
+    bench.message(0, stored(TOKENS), now_s=100.0)
+    for now_s, counted in ((101.0, 50_000), (129.0, 0), (131.0, 0), (132.0, 50_000)):
+        assert bench.tick(now_s, counted) is None
+    assert bench.source.state(132.0) == "live"
+
+
 def test_a_source_that_falls_silent_while_its_engine_computes_is_not_used_and_asked_again():
     bench = Bench(replays=True)
     bench.message(0, stored(TOKENS), now_s=100.0)

@@ -203,7 +203,7 @@ class KvSource:
         if now_s - self._drained_s > FLOOD_S:
             self.fault("flood", f"events come faster than they can be applied, for {FLOOD_S:g} s", now_s)
         if self.heard_s is None or now_s - self.heard_s < SILENT_S:
-            self._prompt_tokens = prompt_tokens
+            self._prompt_tokens = prompt_tokens or self._prompt_tokens
         elif 0 < prompt_tokens < self._prompt_tokens:
             # It has started anew, and counts from 0.
             self._prompt_tokens = 0
