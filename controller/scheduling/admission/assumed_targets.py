@@ -18,8 +18,8 @@ def attainable(request: Request, estimates: Estimates, instances: Sequence[Insta
     """Raises assumed targets to at least `settings.headroom` times what the request would take alone. O(instances).
 
     On an engine so slow that this is more than the usual TPOT target, steps are longer than where the table was calibrated. First tokens
-    wait for steps too, so the TTFT target is raised in the same proportion, whatever the task. On a steep engine 1 to 4 points more are in
-    time up to its capacity, and 2 fewer beyond it (`lab/benchmarks/guard_study.py --steep --seeds 12`).
+    wait for steps too, so the TTFT target is raised in the same proportion, whatever the task: on a steep engine 2 to 6 points more are in
+    time (`lab/benchmarks/guard_study.py --steep --seeds 12`).
 
     Args:
         request: A request that declares no targets, or only one, which stays as it is.
@@ -28,16 +28,15 @@ def attainable(request: Request, estimates: Estimates, instances: Sequence[Insta
         settings: `headroom` and `usual_tpot_ms` count.
     """
     slo, headroom, half = estimates.slo, settings.headroom, request.half_declared
-    alone_ms = min((one.pace.alone_ms for one in instances if one.pace.alone_ms is not None), default=0.0)
+    # An engine that was flooded at its start has shown no request alone, and is not slow for that.
+    paces = [min(one.pace.alone_ms, one.pace.best_ms() or inf) for one in instances if one.pace.alone_ms is not None]
+    alone_ms = headroom * min(paces, default=0.0)
     ttft_ms, tpot_ms = slo.ttft_ms, slo.tpot_ms
     if half != "tpot":
-        tpot_ms = max(tpot_ms, headroom * alone_ms)
+        tpot_ms = max(tpot_ms, alone_ms)
     if half != "ttft":
         prefill_ms = min((took for one in instances if (took := one.pace.prefill_ms(request.prompt_tokens, 0.0)) > 0.0), default=0.0)
-        # An engine that is flooded at its start has shown no request alone yet, and is not slow for that.
-        best_ms = min((one.pace.best_ms() or inf for one in instances), default=inf)
-        stretch = headroom * min(alone_ms, best_ms) / settings.usual_tpot_ms
-        ttft_ms = max(ttft_ms, stretch * ttft_ms, headroom * prefill_ms)
+        ttft_ms = max(ttft_ms, ttft_ms * alone_ms / settings.usual_tpot_ms, headroom * prefill_ms)
     if tpot_ms == slo.tpot_ms and ttft_ms == slo.ttft_ms:
         return estimates
     return msgspec.structs.replace(estimates, slo=Slo(ttft_ms=ttft_ms, tpot_ms=tpot_ms))
