@@ -338,3 +338,17 @@ def test_a_request_that_is_put_back_holds_no_place_of_its_lane():
     assert known(policy.pop(START_S)) is slow
     policy.undo_pop(slow, START_S)
     assert known(policy.pop(START_S)) is slow
+
+
+def test_a_request_that_is_served_out_of_turn_counts_in_its_lane_and_takes_its_turn():
+    policy = lanes(slow_running=1.0)
+    slow = next(entry for entry in policy.entries() if is_slow(entry))
+    assert policy.serve(slow.request.id, START_S) is slow
+    assert policy.serve(slow.request.id, START_S) is None
+    assert not any(is_slow(known(policy.pop(START_S))) for _ in range(20))
+    policy.on_finished(slow, 900, START_S)
+    assert any(is_slow(known(policy.pop(START_S))) for _ in range(2))
+    unbounded = lanes(fast_share=0.8)
+    for entry in [entry for entry in unbounded.entries() if is_slow(entry)][:3]:
+        unbounded.serve(entry.request.id, START_S)
+    assert not any(is_slow(known(unbounded.pop(START_S))) for _ in range(12)), "three turns of the slow lane are used"

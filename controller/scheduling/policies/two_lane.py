@@ -130,13 +130,17 @@ class TwoLane(QueuePolicy):
         entry = self._lanes[lane].pop()
         if entry is None:
             return None
-        start = self._start[lane]
-        self._recall.note(entry.request.id, Turn(lane, start, self._virtual))
-        self._virtual = max(self._virtual, start)
-        self._start[lane] = start + self._charge[lane]
-        if self._bounded:
-            self._runs(entry.request.id, lane)
+        self._sent(entry.request.id, lane)
         return entry
+
+    def serve(self, request_id: str, now_s: float) -> QueueEntry | None:  # noqa: ARG002  the contract's argument
+        """Takes out an entry that is served out of turn: its lane pays for it, and it counts as in flight there."""
+        for lane, waiting in self._lanes.items():
+            entry = waiting.discard(request_id)
+            if entry is not None:
+                self._sent(request_id, lane)
+                return entry
+        return None
 
     def undo_pop(self, entry: QueueEntry, now_s: float) -> None:
         """Returns a popped entry to the lane it came from, and takes its turn back."""
@@ -191,7 +195,14 @@ class TwoLane(QueuePolicy):
             self._gate, self._gate_since_s = SLOW if self._start[SLOW] < self._start[FAST] else FAST, now_s
         return self._gate
 
-    def _runs(self, request_id: str, lane: str) -> None:
+    def _sent(self, request_id: str, lane: str) -> None:
+        """Charges a lane for a dispatch, and counts it there."""
+        start = self._start[lane]
+        self._recall.note(request_id, Turn(lane, start, self._virtual))
+        self._virtual = max(self._virtual, start)
+        self._start[lane] = start + self._charge[lane]
+        if not self._bounded:
+            return
         self._lane_of[request_id] = lane
         self._running[lane] += 1
         if len(self._lane_of) > _RUNNING_MOST:
