@@ -142,7 +142,7 @@ class Gateway:
             asking=Asking(all_requests=config.agents.ask == "all", sample_rps=config.agents.ask_sample_rps, now_s=clock.now_s()),
         )
         self.fleet.on_snapshot = self.scheduler.observe
-        self.fleet.on_ceiling = self.control.apply
+        self.fleet.on_ceiling = self.control.on_ceiling
         self.fleet.on_models = self._models_changed
         self.fleet.on_probing = self.scheduler.set_probing
         self.fleet.on_lost = self.manager.recall

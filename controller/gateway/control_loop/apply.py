@@ -124,16 +124,16 @@ class Control:
         self._changed.add(action.instance)
 
     def settle(self) -> None:
-        """Applies the actions received from statera. It resolves only the instances concerned, unless another message has become stale."""
+        """Applies statera's actions and changed ceilings. It resolves only these instances, unless another message has become stale."""
         if not self._changed:
             return
         now_s, agents, names = self._clock.now_s(), self._config.agents, self._changed
-        messages = [self.statera[name] for name in names]
-        if not agents.enabled or now_s >= self._stale_s or not all(message.fresh(now_s, agents.stale_after_s) for message in messages):
+        messages = [self.statera[name] for name in names if name in self.statera]
+        if now_s >= self._stale_s or not all(message.fresh(now_s, agents.stale_after_s) for message in messages):
             self.apply()
             return
         self._changed = set()
-        self._stale_s = min(self._stale_s, *(message.said_s + agents.stale_after_s for message in messages))
+        self._stale_s = min([self._stale_s, *(message.said_s + agents.stale_after_s for message in messages)])
         before, ceilings = self.directives, {name: self._fleet.instances[name].ceiling for name in names}
         after = self._resolve(ceilings, before)
         if any(after.instances[name] != before.instances[name] for name in names) or after.bounds != before.bounds:
@@ -199,7 +199,13 @@ class Control:
         self.statera.pop(instance, None)
         for knob in [key for key in self.since.knobs_s if key[0] == instance]:
             del self.since.knobs_s[knob]
-        self.apply()
+        # The next tick resolves all again: many may leave at once.
+        self._stale_s = float("-inf")
+
+    def on_ceiling(self, instance: str) -> None:
+        """Applies the changed ceiling of an instance."""
+        self._changed.add(instance)
+        self.settle()
 
     def tick(self) -> None:
         """Applies received actions, and resolves again if an agent has been silent for too long, or a policy was given up."""

@@ -16,6 +16,8 @@ from hmas.engines.base import Engine
 
 LEAVES_AFTER_S = 2.0
 """How long nothing has been in flight on an instance before it is removed: what follows the end of a request still finds it."""
+REMOVED_AT_ONCE = 8
+"""Most instances that are removed in one tick: each takes up to a millisecond or two where there are a thousand."""
 Connect = Callable[[EngineConfig], Awaitable[Engine]]
 REASONS = {"operator": "reload", "file": "engines_file has changed", "dns": "DNS has changed"}
 """Why engines join and leave, by the source of the change, which their events name."""
@@ -40,6 +42,7 @@ class Membership:
         self._following: dict[str, tuple[EngineConfig, str]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._joined: set[str] = set()
+        self._turn = asyncio.Lock()
 
     @property
     def engines(self) -> list[EngineConfig]:
@@ -68,14 +71,15 @@ class Membership:
 
     def tick(self) -> None:
         """Keeps requests away from instances that leave, and removes those where nothing has been in flight for a while."""
-        now_s = self._fleet.now_s()
+        now_s, room = self._fleet.now_s(), REMOVED_AT_ONCE
         for name, (since_s, source) in list(self._leaving.items()):
             instance = self._fleet.instances[name]
             self._scheduler.set_draining(name, draining=True)
             instance.draining = True
             if self._scheduler.in_flight(name) or instance.passing:
                 self._leaving[name] = now_s, source
-            elif now_s - since_s >= LEAVES_AFTER_S:
+            elif room and now_s - since_s >= LEAVES_AFTER_S:
+                room -= 1
                 self._remove(name)
                 self._note("engine.leaves", name, source, before="leaving", after="gone", reason="its requests have ended")
 
@@ -105,13 +109,21 @@ class Membership:
             if self._wanted(config):
                 self._note("engine.joins", name, source, after="refused", reason=str(error), severity="error")
             return
-        if not self._wanted(config):
-            await engine.close()
+        instance = None
+        try:
+            async with self._turn:
+                # Where many join at once, the loop serves requests between one and the next.
+                await asyncio.sleep(0)
+                if self._wanted(config):
+                    self._joined.add(name)
+                    self._scheduler.add_instance(spec, self._fleet.now_s())
+                    instance = self._fleet.add(config, engine)
+                    self._control.apply()
+        finally:
+            if instance is None:
+                await engine.close()
+        if instance is None:
             return
-        self._joined.add(name)
-        self._scheduler.add_instance(spec, self._fleet.now_s())
-        instance = self._fleet.add(config, engine)
-        self._control.apply()
         try:
             await self._fleet.poll(instance)
         except Exception as error:

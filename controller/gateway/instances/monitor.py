@@ -47,7 +47,7 @@ class Fleet(ServedModels):
         self._polls: dict[str, asyncio.Task[None]] = {}
         self._group: asyncio.TaskGroup | None = None
         self.on_snapshot: Callable[[EngineSnapshot], None] = lambda _: None
-        self.on_ceiling: Callable[[], None] = lambda: None
+        self.on_ceiling: Callable[[str], None] = lambda _: None
         self.on_models: Callable[[Instance], None] = lambda _instance: None
         self.on_probing: Callable[[str, bool], None] = lambda _name, _probing: None
         self.on_lost: Callable[[str, str], None] = lambda _name, _reason: None
@@ -272,7 +272,7 @@ class Fleet(ServedModels):
         instance.ceiling = ceiling
         self.on_snapshot(snapshot)
         if changed:
-            self.on_ceiling()
+            self.on_ceiling(instance.name)
 
     async def _read_models(self, instance: Instance) -> None:
         try:
