@@ -15,6 +15,7 @@ from hmas.controller.core.errors import HmasError
 from hmas.controller.core.messages import (
     DECISIONS,
     FEATURES,
+    NOTICE_FRESH_S,
     TELEMETRY,
     VIEW_FRESH_S,
     VIEWS,
@@ -40,7 +41,9 @@ class MetaAgent:
 
     name = "meta"
     streams: tuple[str, ...] = (VIEWS,)
-    max_age_s: Mapping[type[Message], float] = MappingProxyType({ShortView: VIEW_FRESH_S, LongView: 15.0, SystemSnapshot: 10.0})
+    max_age_s: Mapping[type[Message], float] = MappingProxyType(
+        {ShortView: VIEW_FRESH_S, LongView: 15.0, SystemSnapshot: 10.0, RequestFeatures: NOTICE_FRESH_S}
+    )
 
     def __init__(self, meta: Meta) -> None:
         self.meta = meta

@@ -1,8 +1,12 @@
 """The three agents on a bus: what they read, what they answer, and what they remember after a restart."""
 
+import asyncio
+
 from control_kit import completion, instance, snapshot
 from hmas_lab.memory_bus import MemoryBus
 from message_kit import request_features
+from shell_kit import shells
+from test_shell import ManualClock
 from typing_kit import known, of_type
 
 from hmas.agents.meta.agent import MetaAgent
@@ -100,6 +104,22 @@ async def test_a_restarted_meta_takes_nobody_for_open_of_whose_end_it_cannot_kno
     assert there >= {f"new{number}" for number in range(30)}
     assert not any(name.startswith("old") for name in there)
     await bus.close()
+
+
+async def test_meta_takes_nobody_for_open_by_features_that_are_read_again_much_later():
+    """As when a bus has failed over to a replica that lags, and its streams are read again from the start."""
+    agent = of_type(MetaAgent, make_agent("meta", CONFIG))
+    traffic = known(agent.meta.twin).traffic
+    async with shells(ManualClock) as start, asyncio.timeout(5.0):
+        bus = start(agent).bus
+        while traffic.heard_s < 1000.0:
+            bus.post(request_features("first", sent_s=1000.0))
+            await asyncio.sleep(0.01)
+        for name, sent_s in (("old", 989.9), ("late", 990.1), ("last", 1000.5)):
+            bus.post(request_features(name, sent_s=sent_s))
+        while traffic.heard_s < 1000.5:  # noqa: ASYNC110 - the shell tells nobody else
+            await asyncio.sleep(0.01)
+    assert [one.request.id for one in traffic.there(1001.0)] == ["late", "first", "last"]
 
 
 async def test_what_is_too_old_is_not_resumed():

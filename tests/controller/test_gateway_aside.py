@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from gateway_kit import Rig, chat, eventually, running
 from message_kit import request_features
+from msgspec.structs import replace
 from typing_kit import known, of_type
 
 from hmas.cli.doctor import check_agents
@@ -34,7 +35,7 @@ async def answering(rig: Rig, answer: list[Answer]) -> AsyncIterator[None]:
             for delivery in deliveries:
                 live = rig.gateway.manager.active.get(of_type(RequestNotice, delivery.message).request_id)
                 if live is not None:
-                    rig.bus.post(answer[-1](live))
+                    rig.bus.post(replace(answer[-1](live), sent_s=rig.gateway.clock.now_s()))
 
     task = asyncio.create_task(run())
     await asyncio.sleep(0.05)

@@ -13,13 +13,14 @@ import pytest
 import uvloop
 from gateway_kit import chat, eventually, gateway_config, running
 from hmas_lab.memory_bus import MemoryBus
-from typing_kit import of_type
+from test_gateway_control import SLOW_TICKS, decision, features, leave, now_s, waiting_request
+from typing_kit import known, of_type
 
 from hmas.controller.bus import link
 from hmas.controller.bus.embedded import EmbeddedServer
 from hmas.controller.bus.redis_bus import RedisBus
 from hmas.controller.config.schema import AgentsConfig
-from hmas.controller.core.messages import OVERRIDES, TELEMETRY, Completion, MetaDecision, OverrideNotice
+from hmas.controller.core.messages import OVERRIDES, TELEMETRY, Completion, ControlAction, MetaDecision, OverrideNotice, RequestCost
 from hmas.controller.gateway import app
 
 PATIENCE_S = 30.0
@@ -124,3 +125,20 @@ async def test_a_server_that_was_away_for_less_than_a_cycle_is_told_again(tmp_pa
         notices = await rig.bus.latest(OVERRIDES, 50)
     assert len(notices) == known + 1
     assert of_type(OverrideNotice, notices[-1]).policy == "wfq"
+
+
+async def test_answers_that_are_read_again_much_later_change_nothing_and_are_no_sign_of_life(tmp_path: Path):
+    async with running(tmp_path, scheduler=SLOW_TICKS) as rig:
+        waits, tasks = await waiting_request(rig)
+        hears, before = rig.gateway.subscriber.on_message, known(rig.gateway.manager.active[waits].entry).estimates
+        times, old_s = {"sim-1": 20.0}, now_s(rig) - 11.0
+        cost = RequestCost(request_id=waits, sent_s=old_s, ttft_ms=times, tpot_ms=times, output_tokens=9.0)
+        action = ControlAction(sent_s=old_s, instance="sim-1", n_run=3)
+        for message in (features(rig, waits, sent_s=old_s), cost, decision(rig, sent_s=old_s), action):
+            hears(message)
+        assert known(rig.gateway.manager.active[waits].entry).estimates == before
+        assert rig.gateway.liveness.received_s == {}
+        hears(features(rig, waits, sent_s=old_s + 2.0))
+        assert known(rig.gateway.manager.active[waits].entry).estimates.source == "perception"
+        assert list(rig.gateway.liveness.received_s) == ["perception"]
+        await leave(tasks)

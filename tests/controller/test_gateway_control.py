@@ -258,9 +258,12 @@ async def test_malformed_features_leave_the_defaults(tmp_path: Path):
         bad = [{"ttft_slo_ms": -1.0}, {"importance": 7.0}, {"output_tokens": float("inf")}, {"output_tokens_p90": 1.0}, {"confidence": 2.0}]
         for fields in bad:
             rig.bus.post(features(rig, request_id, **fields))
-        rig.bus.post(RequestCost(request_id=request_id, sent_s=0, ttft_ms={}, tpot_ms={}, output_tokens=1))
+        rig.bus.post(RequestCost(request_id=request_id, sent_s=now_s(rig), ttft_ms={}, tpot_ms={}, output_tokens=1))
         times = {"sim-1": 1.0}
-        rig.bus.post(RequestCost(request_id=request_id, sent_s=0, ttft_ms=times, tpot_ms=times, output_tokens=1, alone_tpot_ms={"x": 1.0}))
+        strange = {"x": 1.0}
+        rig.bus.post(
+            RequestCost(request_id=request_id, sent_s=now_s(rig), ttft_ms=times, tpot_ms=times, output_tokens=1, alone_tpot_ms=strange)
+        )
         rig.bus.post(features(rig, "f" * 32))
         rig.bus.post(decision(rig))
         await eventually(lambda: rig.gateway.scheduler.policy == "sjf")

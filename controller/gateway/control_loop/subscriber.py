@@ -14,6 +14,7 @@ from hmas.controller.core.messages import (
     FEATURES,
     MAXLEN,
     MODELS,
+    NOTICE_FRESH_S,
     VIEWS,
     ControlAction,
     DecisionOutcome,
@@ -127,12 +128,15 @@ class AgentSubscriber:
         """Processes one message."""
         if not self._hears(message):
             return
-        if sender := _SENDERS.get(type(message)):
-            self._liveness.received(sender, self._clock.now_s())
+        now_s = self._clock.now_s()
+        # After a failover of the bus its streams may be read again from the start: what was sent long ago is no sign of life.
+        is_old = float(getattr(message, "sent_s", now_s)) < now_s - NOTICE_FRESH_S
+        if not is_old and (sender := _SENDERS.get(type(message))):
+            self._liveness.received(sender, now_s)
         match message:
-            case RequestFeatures():
+            case RequestFeatures() if not is_old:
                 self._manager.on_features(message)
-            case RequestCost():
+            case RequestCost() if not is_old:
                 self._manager.on_cost(message)
             case ControlAction():
                 self._control.on_action(message)
@@ -143,7 +147,7 @@ class AgentSubscriber:
             case DecisionOutcome():
                 self._decisions.record(message)
             case ModelReport():
-                self._liveness.reported(message.agent, self._clock.now_s())
+                self._liveness.reported(message.agent, now_s)
                 self._reports.record(message)
 
     def _hears(self, message: Message) -> bool:
