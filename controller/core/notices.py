@@ -56,6 +56,7 @@ def notice_of(
         wants_json=call.wants_json,
         choices=call.sequences,
         context_tokens=context_tokens,
+        stream=call.stream,
     )
     return notice if share_prompts else without_texts(notice)
 

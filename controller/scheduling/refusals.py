@@ -107,6 +107,7 @@ def completion_of(ended: Ended, now_s: float) -> Completion:
         slo_met=ended.slo_met,
         max_output_tokens=request.max_output_tokens or 0,
         sequences=request.sequences,
+        stream=request.stream,
         status=ended.status,
         session=session_digest(request.session),
         ttft_declared=request.declares_ttft,

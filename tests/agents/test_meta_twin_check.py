@@ -55,7 +55,7 @@ def test_answers_in_one_piece_are_held_to_the_deadline_that_the_gateway_holds_th
             patient += met and queue_ms > slo.ttft_ms
             unseen = dict.fromkeys(("ttft_ms", "service_ttft_ms", "tpot_ms"), -1.0)
             targets = {"ttft_slo_ms": slo.ttft_ms, "tpot_slo_ms": slo.tpot_ms, "predicted_output_tokens": float(one.output_tokens)}
-            told = {"queue_ms": queue_ms, "total_ms": total_ms, "slo_met": met}
+            told = {"queue_ms": queue_ms, "total_ms": total_ms, "slo_met": met, "stream": False}
             twin.traffic.completion(completion(number, came_s, one.output_tokens, **unseen, **targets, **told))
     assert patient > 50, "they waited beyond their TTFT target and came in time as a whole"
     question = twin.question((FCFS,), float("-inf"), now_s)

@@ -12,6 +12,9 @@ from twin_kit import asked, completion
 from hmas.agents.meta.twin.carried import Open, carried, open_of
 from hmas.agents.meta.twin.lengths import KINDS_MOST, LIKE, Lengths
 from hmas.agents.meta.twin.past_requests import LOST_S, REFUSED_KEPT, Traffic
+from hmas.agents.perception.model import PerceptionModel
+from hmas.controller.core.notices import notice_of
+from hmas.controller.core.request_body import read_call
 from hmas.controller.core.types import OutcomeKind
 
 # -- what is there when a replay begins
@@ -80,6 +83,18 @@ def test_a_refused_request_is_not_open_though_its_features_come_later():
         traffic.completion(completion(number, 100.0, 0, outcome=OutcomeKind.REJECTED))
     traffic.features(features_of(1, 100.0))
     assert len(traffic) == 1, "ids are remembered for a while only"
+
+
+def test_an_open_answer_in_one_piece_is_one_before_and_after_its_client_leaves():
+    traffic = Traffic()
+    body = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+    notice = notice_of(read_call("/v1/chat/completions", body), request_id="r1", sent_s=100.0)
+    traffic.features(PerceptionModel(min_confidence=0.5).perceive(notice, 100.0))
+    traffic.features(features_of(2, 100.0))
+    assert [one.request.stream for one in traffic.there(101.0)] == [False, True]
+    for number, stream in ((1, False), (2, True)):
+        traffic.completion(completion(number, 100.0, 0, outcome=OutcomeKind.CANCELLED, ttft_ms=-1.0, tpot_ms=-1.0, stream=stream))
+    assert [one.request.stream for one in traffic.window(99.0, 101.0, 10)] == [False, True]
 
 
 def opened(number: int):

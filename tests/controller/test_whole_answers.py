@@ -239,7 +239,13 @@ def test_a_simulated_whole_answer_is_heard_of_at_its_end_only():
     ]
     believed = Estimates(slo=Slo(ttft_ms=2000.0, tpot_ms=60.0))
     arrivals = [Arrival(request=one, estimate=lambda *_: believed, output_tokens=20) for one in asked]
-    records = simulate(iter(arrivals), {"a": EngineModel(load_profile("demo-small"))}, made).records
+    told: dict[str, bool] = {}
+
+    def ends(ended: Ended, now_s: float) -> None:
+        told[ended.entry.request.id] = completion_of(ended, now_s).stream
+
+    records = simulate(iter(arrivals), {"a": EngineModel(load_profile("demo-small"))}, made, on_end=ends).records
+    assert told == {"stream": True, "whole": False}
     assert {name for name, _ in seen} == {"stream"}
     stream, whole = records
     assert (stream.output_tokens, whole.output_tokens) == (20, 20)

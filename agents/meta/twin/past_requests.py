@@ -115,7 +115,14 @@ class Traffic:
         if said.request_id in self._refused or said.request_id in self._asked or not said.ttft_slo_ms > 0.0 or not said.tpot_slo_ms > 0.0:
             return
         self.came(
-            Request(id=said.request_id, tenant=said.tenant, model=said.model, arrival_s=said.sent_s, prompt_tokens=said.prompt_tokens),
+            Request(
+                id=said.request_id,
+                tenant=said.tenant,
+                model=said.model,
+                arrival_s=said.sent_s,
+                prompt_tokens=said.prompt_tokens,
+                stream=said.stream,
+            ),
             Estimates(
                 slo=Slo(ttft_ms=said.ttft_slo_ms, tpot_ms=said.tpot_slo_ms),
                 task_type=said.task_type,
@@ -152,8 +159,7 @@ class Traffic:
                     arrival_s=ended.arrival_s,
                     prompt_tokens=ended.prompt_tokens,
                     max_output_tokens=ended.max_output_tokens,
-                    # No message says whether an answer was streamed; one that completed without a first token was not.
-                    stream=not known or ended.ttft_ms >= 0.0,
+                    stream=ended.stream,
                 ),
                 believed=Estimates(
                     slo=Slo(ttft_ms=ended.ttft_slo_ms, tpot_ms=ended.tpot_slo_ms),

@@ -29,6 +29,7 @@ class RequestNotice(Message, frozen=True, tag="request"):
         choices: Number of answers requested: `n` to each of its prompts.
         context_tokens: Most tokens of prompt and answer together on the engines of the model, 0 if unknown.
         session: Opaque name of the conversation (`session_digest`), empty if unknown.
+        stream: Whether the client asked for a stream.
     """
 
     request_id: str
@@ -53,6 +54,7 @@ class RequestNotice(Message, frozen=True, tag="request"):
     wants_json: bool = False
     choices: int = 1
     context_tokens: int = 0
+    stream: bool = True
 
 
 class RequestFeatures(Message, frozen=True, tag="features"):
@@ -60,9 +62,9 @@ class RequestFeatures(Message, frozen=True, tag="features"):
 
     Attributes:
         confidence: Confidence in the task type, 0 to 1; below the configured floor the type is `unknown`.
-        output_tokens: Median of the predicted output length.
+        output_tokens: Median of the predicted output length of one answer.
         output_tokens_p90: 90 % quantile of the predicted output length.
-        prompt_tokens: Passed on so that prediction needs no second stream.
+        prompt_tokens: Passed on so that prediction needs no second stream. `stream`: as in `RequestNotice`.
     """
 
     request_id: str
@@ -78,6 +80,7 @@ class RequestFeatures(Message, frozen=True, tag="features"):
     output_tokens: float
     output_tokens_p90: float
     source: str = "rules"
+    stream: bool = True
 
 
 class RequestCost(Message, frozen=True, tag="cost"):
@@ -118,6 +121,7 @@ class Completion(Message, frozen=True, tag="completion"):
         sequences: Answers that the engine computed; tokens are those of all of them.
         asked: Whether the gateway posted the request's notice; it does not for some that are sent at once.
         ttft_declared: Whether the client declared the TTFT target.
+        stream: Whether the client asked for a stream.
     """
 
     request_id: str
@@ -152,3 +156,4 @@ class Completion(Message, frozen=True, tag="completion"):
     sequences: int = 1
     asked: bool = True
     ttft_declared: bool = False
+    stream: bool = True
