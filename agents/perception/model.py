@@ -175,6 +175,7 @@ class PerceptionModel:
             output_tokens=min(cap, forecast.tokens[MEDIAN]),
             output_tokens_p90=min(cap, forecast.tokens[P90]),
             source=source,
+            choices=notice.choices,
             stream=notice.stream,
         )
 

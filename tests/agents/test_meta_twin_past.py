@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 from message_kit import request_features
 from msgspec.structs import replace
-from twin_kit import asked, completion
+from twin_kit import asked, completion, plant, world
 
+from hmas.agents.meta.candidate import Candidate
 from hmas.agents.meta.twin.carried import Open, carried, open_of
 from hmas.agents.meta.twin.lengths import KINDS_MOST, LIKE, Lengths
-from hmas.agents.meta.twin.past_requests import LOST_S, REFUSED_KEPT, Traffic
+from hmas.agents.meta.twin.past_requests import APART_MOST, LOST_S, REFUSED_KEPT, Traffic
+from hmas.agents.meta.twin.replay import replay
 from hmas.agents.perception.model import PerceptionModel
 from hmas.controller.core.notices import notice_of
 from hmas.controller.core.request_body import read_call
@@ -95,6 +97,26 @@ def test_an_open_answer_in_one_piece_is_one_before_and_after_its_client_leaves()
     for number, stream in ((1, False), (2, True)):
         traffic.completion(completion(number, 100.0, 0, outcome=OutcomeKind.CANCELLED, ttft_ms=-1.0, tpot_ms=-1.0, stream=stream))
     assert [one.request.stream for one in traffic.window(99.0, 101.0, 10)] == [False, True]
+
+
+def test_several_answers_to_one_request_are_decoded_side_by_side_each_in_a_slot_of_its_own():
+    traffic = Traffic()
+    for number in range(2):
+        traffic.completion(completion(number, 100.0 + number / 1e3, 400, sequences=4, predicted_output_tokens=400.0, max_output_tokens=800))
+    call = read_call("/v1/completions", {"model": "m", "prompt": "hello", "n": 4})
+    notice = notice_of(call, request_id="r2", sent_s=100.0)
+    traffic.features(PerceptionModel(min_confidence=0.5).perceive(notice, 100.1))
+    *ended, opened = traffic.window(99.0, 101.0, 10)
+    assert [one.request.sequences for one in (*ended, opened)] == [4, 4, 4]
+    assert opened.output_tokens > 4
+    candidate, fleet = Candidate(policy="fcfs"), (plant(n_run=4),)
+    outlook, (first, second) = replay(world(ended, plants=fleet), candidate)
+    single, (alone, _) = replay(world([replace(one, request=replace(one.request, sequences=1)) for one in ended], plants=fleet), candidate)
+    assert outlook.requests == single.requests == 2
+    assert first.output_tokens == 100
+    assert first.total_ms < 0.4 * alone.total_ms
+    assert second.queue_ms > 0.8 * first.total_ms, "the first has all four slots"
+    assert len(replace(opened, request=replace(opened.request, sequences=4096)).apart()) == APART_MOST
 
 
 def opened(number: int):

@@ -12,6 +12,7 @@ from operator import attrgetter
 import msgspec
 from msgspec.structs import replace
 
+from hmas.controller.core.body_bounds import SEQUENCES_MOST
 from hmas.controller.core.messages import Completion, RequestFeatures
 from hmas.controller.core.statistics.recent_ids import RecentIds
 from hmas.controller.core.types import DEFAULT_IMPORTANCE, Estimates, OutcomeKind, Request, Slo
@@ -26,6 +27,8 @@ REFUSED_KEPT = 4_096
 TOKENS_MOST = 1 << 21
 """Largest plausible token count of a prompt or an answer. `MS_MOST`: largest plausible milliseconds, eleven days."""
 MS_MOST = 1e9
+APART_MOST = 32
+"""Most answers of one request that are replayed apart, which bounds the work of a replay."""
 LONG = 2.0
 """Ratio of a length's upper bound to its median if nothing else is known."""
 
@@ -54,6 +57,30 @@ class PastRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def has_ended(self) -> bool:
         """Whether its end is known, whatever the outcome."""
         return isfinite(self.ended_s)
+
+    def apart(self) -> "list[PastRequest]":
+        """Returns its answers as one request each, the first under its own id, since an engine model computes one sequence of a request.
+
+        They share its prompt, as engines that keep the prompt's cache once do. Beyond `APART_MOST` they share its output, too.
+        """
+        several, believed, request = min(self.request.sequences, APART_MOST), self.believed, self.request
+        if several == 1:
+            return [self]
+        cap = request.max_output_tokens
+        one = replace(
+            self,
+            request=replace(
+                request,
+                sequences=1,
+                prompt_tokens=max(1, request.prompt_tokens // several),
+                max_output_tokens=max(1, cap // several) if cap else None,
+            ),
+            believed=replace(
+                believed, output_tokens=believed.output_tokens / several, output_tokens_upper=believed.output_tokens_upper / several
+            ),
+            output_tokens=max(1, self.output_tokens // several),
+        )
+        return [one, *(replace(one, request=replace(one.request, id=f"{request.id}/{number}")) for number in range(1, several))]
 
     def again(self) -> Request:
         """Returns the request for the replay's scheduler, without a deadline: a client may behave differently under another order.
@@ -90,7 +117,7 @@ def is_possible(ended: Completion) -> bool:
     times = all(
         -1.0 <= value <= MS_MOST for value in (ended.queue_ms, ended.ttft_ms, ended.tpot_ms, ended.total_ms, ended.predicted_ttft_ms)
     )
-    return tokens and beliefs and times and max(ended.ttft_slo_ms, ended.tpot_slo_ms) <= MS_MOST
+    return tokens and beliefs and times and 0 < ended.sequences <= SEQUENCES_MOST and max(ended.ttft_slo_ms, ended.tpot_slo_ms) <= MS_MOST
 
 
 class Traffic:
@@ -121,14 +148,15 @@ class Traffic:
                 model=said.model,
                 arrival_s=said.sent_s,
                 prompt_tokens=said.prompt_tokens,
+                sequences=max(1, min(said.choices, SEQUENCES_MOST)),
                 stream=said.stream,
             ),
             Estimates(
                 slo=Slo(ttft_ms=said.ttft_slo_ms, tpot_ms=said.tpot_slo_ms),
                 task_type=said.task_type,
                 importance=said.importance,
-                output_tokens=said.output_tokens,
-                output_tokens_upper=said.output_tokens_p90,
+                output_tokens=said.choices * said.output_tokens,
+                output_tokens_upper=said.choices * said.output_tokens_p90,
                 ttft_ms=0.0,
                 tpot_ms=0.0,
             ),
@@ -159,6 +187,7 @@ class Traffic:
                     arrival_s=ended.arrival_s,
                     prompt_tokens=ended.prompt_tokens,
                     max_output_tokens=ended.max_output_tokens,
+                    sequences=ended.sequences,
                     stream=ended.stream,
                 ),
                 believed=Estimates(

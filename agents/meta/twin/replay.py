@@ -7,6 +7,7 @@ candidate sees the same arrivals with the same estimates, so differences come fr
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from operator import itemgetter
 from zlib import crc32
 
@@ -159,7 +160,10 @@ def replay(world: ReplayScenario, candidate: Candidate) -> tuple[ReplayResult, l
             Periodic(every_s=SLOT_S, run=lambda now_s, at_work, _engines: cost_thresholds.append((now_s, at_work.cost_threshold)))
         )
     result = simulate(_arrivals(world), engines, scheduler, controls=regulator, until_s=world.asked[-1].request.arrival_s + GRACE_S)
-    return replace(outlook_of(candidate, result.records, world), cost_thresholds=tuple(cost_thresholds)), result.records
+    # Of several answers to one request the first stands for it.
+    asked = {one.request.id for one in world.asked}
+    records = [record for record in result.records if record.request_id in asked]
+    return replace(outlook_of(candidate, records, world), cost_thresholds=tuple(cost_thresholds)), records
 
 
 def stressed(world: ReplayScenario) -> ReplayScenario:
@@ -198,7 +202,7 @@ def is_good(record: RequestRecord) -> bool:
 
 
 def _arrivals(world: ReplayScenario) -> Iterator[Arrival]:
-    for one in world.asked:
+    for one in chain.from_iterable(asked.apart() for asked in world.asked):
         estimates = one.estimates(UNTOLD)
         yield Arrival(
             request=one.again(),

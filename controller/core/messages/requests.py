@@ -64,7 +64,7 @@ class RequestFeatures(Message, frozen=True, tag="features"):
         confidence: Confidence in the task type, 0 to 1; below the configured floor the type is `unknown`.
         output_tokens: Median of the predicted output length of one answer.
         output_tokens_p90: 90 % quantile of the predicted output length.
-        prompt_tokens: Passed on so that prediction needs no second stream. `stream`: as in `RequestNotice`.
+        prompt_tokens: Passed on so that prediction needs no second stream. `choices`, `stream`: as in the notice.
     """
 
     request_id: str
@@ -80,6 +80,7 @@ class RequestFeatures(Message, frozen=True, tag="features"):
     output_tokens: float
     output_tokens_p90: float
     source: str = "rules"
+    choices: int = 1
     stream: bool = True
 
 
