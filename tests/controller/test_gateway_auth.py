@@ -103,11 +103,11 @@ async def test_to_claim_no_priority_is_no_way_around_the_best_one(tmp_path: Path
 async def test_a_priority_that_bypasses_the_queue_is_clamped_too(tmp_path: Path):
     async with running(tmp_path, **GUARDED) as rig:
         asked = {"model": "tiny", "input": "x"}
-        for body in (asked | {"priority": -90}, asked | {"priority": -3}, asked):
+        for body in (asked | {"priority": -90}, asked | {"priority": -3}, asked, asked | {"priority": "-90"}):
             assert (await rig.post(body, "/v1/embeddings", headers=ACME)).status == 200
-        odd = await rig.post(asked | {"priority": "-90"}, "/v1/embeddings", headers=ACME)
+        odd = await rig.post(asked | {"priority": "first"}, "/v1/embeddings", headers=ACME)
         bodies = [orjson.loads(body) for body in rig.sims[0].bodies]
-    assert bodies == [asked | {"priority": -5}, asked | {"priority": -3}, asked]
+    assert bodies == [asked | {"priority": -5}, asked | {"priority": -3}, asked, asked | {"priority": -5}]
     assert (odd.status, odd.error["param"]) == (400, "priority")
 
 
