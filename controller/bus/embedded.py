@@ -29,7 +29,7 @@ LEAST_VERSION = (7, 0)
 START_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 5.0
 LOG_MOST = 1 << 20
-"""Bytes of a log that is put aside."""
+"""Bytes of the log above which it is put aside, and of what is kept of it."""
 _POLL_S = 0.005
 
 
@@ -165,12 +165,15 @@ class EmbeddedServer:
         raise BusError(f"the embedded bus server did not answer within {START_TIMEOUT_S:.0f} s: {self._log_tail()}")
 
     def bound_log(self) -> None:
-        """Puts a log of more than `LOG_MOST` bytes aside as `server.log.1`, in place of the one before. A fault changes nothing."""
-        with contextlib.suppress(OSError):
-            if self._log.stat().st_size > LOG_MOST:
-                # The server goes on appending to the file that it has open, so that a rename would not do.
-                shutil.copyfile(self._log, self._log.with_suffix(".log.1"))
+        """Keeps the newest `LOG_MOST` bytes of a larger log as `server.log.1`, in place of the ones before, and empties the log."""
+        with contextlib.suppress(OSError), self._log.open("rb") as held:
+            if held.seek(0, os.SEEK_END) > LOG_MOST:
+                held.seek(-LOG_MOST, os.SEEK_END)
+                newest = held.read()
+                # The server goes on appending to the file that it has open, so that a rename would not do. It is emptied first, so that a
+                # full disk does not let it grow.
                 os.truncate(self._log, 0)
+                self._log.with_suffix(".log.1").write_bytes(newest)
 
     def stop(self) -> None:
         """Ends the server (SIGTERM, SIGKILL after five seconds) and unlocks the directory. The data of a durable server stays."""

@@ -156,8 +156,8 @@ def resolve(
         stale_after_s: Silence after which an agent's message no longer counts.
         aside: The answers of agents that do not count for now: `WINDOWS`, which includes the agent's token budget and TPOT guard, or
             `BOUNDS`, both of `hmas.controller.control.agent_scores`.
-        before: The settings that were active before, if since then nothing has changed or become stale but statera's messages about the
-            instances in `ceilings`: all else is taken from them.
+        before: The settings that were active before, if since then nothing has changed or become stale but the ceilings of the instances in
+            `ceilings` and statera's messages about them: all else is taken from these settings.
     """
     decision, unheard = _followed(configured, meta, now_s, stale_after_s)
     meta_aside = (META, WINDOWS) in aside

@@ -86,7 +86,12 @@ def bounded_cap(field: str, value: object, least: int = 1) -> int | None:
     Raises:
         BodyError: It is no such number.
     """
-    return NO_CAP if whole_number(value) == NO_CAP else bounded_int(field, value, least, INT_MOST)
+    number = whole_number(value)
+    if value is None or number == NO_CAP:
+        return number
+    if number is None or not least <= number <= INT_MOST:
+        raise BodyError(field, value, f"{NO_CAP} for no cap, or a whole number from {least} to {INT_MOST}")
+    return number
 
 
 class BodyStructure:

@@ -19,6 +19,7 @@ from hmas.controller.scheduling.results import Ended
 
 RECENT_S = 60.0
 RECENT_KEPT = 5_000
+PRUNE_LEAST = 128
 FAIRNESS_OVER = 1000
 """Most completions over which fairness is computed, which bounds the time to a few milliseconds."""
 TENANT_KEPT = 1000
@@ -51,6 +52,7 @@ class CompletionRecorder(Observer):
         self._label_of = label_of
         self._recent: deque[Completion] = deque(maxlen=RECENT_KEPT)
         self._of_tenant: dict[str, deque[Completion]] = {}
+        self._prune_at = PRUNE_LEAST
 
     def ended(self, completion: Completion) -> None:
         """See `Observer.ended`."""
@@ -59,8 +61,9 @@ class CompletionRecorder(Observer):
         label = self._label_of(completion.tenant)
         mine = self._of_tenant.get(label)
         if mine is None:
-            # Labels pass from quiet tenants to others.
-            self.labels()
+            if len(self._of_tenant) >= self._prune_at:
+                # Labels pass from one tenant to the next, so that those of quiet tenants would pile up.
+                self._prune_at = max(PRUNE_LEAST, 2 * len(self.labels()))
             mine = self._of_tenant[label] = deque(maxlen=TENANT_KEPT)
         mine.append(completion)
         while mine[0].sent_s < completion.sent_s - RECENT_S:

@@ -52,8 +52,8 @@ class _OfTenant:
 class Metrics(Observer):
     """All metrics of one gateway.
 
-    Configured tenants always have a label of their own; of the others 50 have one, and the rest share `other`. Those have
-    it that came first; one that has not asked for a day gives it to the next that comes.
+    Configured tenants always have a label of their own; of the others the first 50 get one, and the rest share `other`.
+    A tenant that has not asked for a day gives its label to the next one that comes.
     """
 
     def __init__(self, tenants: Collection[str] = ()) -> None:
@@ -91,7 +91,12 @@ class Metrics(Observer):
         self.ttft = histogram("hmas_ttft_seconds", "Arrival to first token.", ["tenant"], buckets=LATENCY_S)
         self.tpot = histogram("hmas_tpot_seconds", "Time per output token after the first.", ["tenant"], buckets=TPOT_S)
         self.duration = histogram("hmas_request_duration_seconds", "Arrival to end, of completed requests.", buckets=LATENCY_S)
-        self.queue_wait = histogram("hmas_queue_wait_seconds", "Arrival to dispatch.", ["tenant"], buckets=LATENCY_S)
+        self.queue_wait = histogram(
+            "hmas_queue_wait_seconds",
+            "Arrival to the last dispatch, with the time at an engine that failed it.",
+            ["tenant"],
+            buckets=LATENCY_S,
+        )
         self.overhead = histogram(
             "hmas_gateway_overhead_seconds",
             "Time that the gateway itself added from the head of the request to the first byte of the answer, apart from the queue.",
@@ -173,6 +178,10 @@ class Metrics(Observer):
         if tenant not in self._known and (found := self._of_tenant.pop(tenant, None)) is not None:
             found.remove_from(self)
         return True
+
+    def sampled(self, snapshot: SystemSnapshot) -> None:
+        """See `Observer.sampled`."""
+        self._now_s = snapshot.sent_s
 
     def ended(self, completion: Completion) -> None:
         """See `Observer.ended`."""

@@ -269,20 +269,23 @@ class PolicyControl:
         self._wait_queue.unsettled = True
         self._binding.changed(instance)
 
-    def observe(self, snapshot: EngineSnapshot) -> None:
+    def observe(self, snapshot: EngineSnapshot, confirmed: bool = True) -> None:
         """Takes an engine's report: an unhealthy engine gets no dispatches; KV size and ceilings are recorded.
+
+        Args:
+            snapshot: The report.
+            confirmed: Whether it is known that the engine is down, if it says so. One lost connection says little, and moves nothing that
+                waits for the engine (binding at arrival): the next report will.
 
         Raises:
             SchedulingError: Unknown instance.
         """
         instance = self._instance(snapshot.engine)
-        was_healthy = instance.engine is not None and instance.engine.healthy
         if instance.observe(snapshot):
             # It may have been restarted. A shorter gap may be one lost connection, and says nothing about its cache.
             self._planner.routers.left(instance.name)
             self._wait_queue.forgive(instance.name)
-        if not (snapshot.healthy or was_healthy):
-            # The first such report may be of one lost connection. What waits for the engine moves once the next report confirms it.
+        if confirmed and not snapshot.healthy:
             self._binding.changed(instance.name)
 
     def _instance(self, name: str) -> Instance:

@@ -114,7 +114,7 @@ class Scheduler(SchedulerReports):
             return refusal
         entry = QueueEntry(request=request, estimates=estimates, seq=self._seq, weight=self._weights.get(request.tenant, weight), only=only)
         self._seq += 1
-        entry.estimates = self._attainable(entry, estimates)
+        entry.estimates = self._attainable(entry, estimates, arrives=True)
         if self._binds:
             self._binding.bind(entry, self._planner.avoided, now_s)
         self._wait_queue.add(entry, now_s)
@@ -143,9 +143,10 @@ class Scheduler(SchedulerReports):
             run.instance.rebook(run, self._planner.bounds)
         return False
 
-    def _attainable(self, entry: QueueEntry, estimates: Estimates) -> Estimates:
-        request = entry.request
-        if self.settings.headroom <= 0.0 or (request.declared_slo is not None and not request.half_declared):
+    def _attainable(self, entry: QueueEntry, estimates: Estimates, *, arrives: bool = False) -> Estimates:
+        # Prediction's answer has the targets of the estimates before, which were raised then.
+        was_raised, request = not arrives and estimates.slo is entry.estimates.slo, entry.request
+        if self.settings.headroom <= 0.0 or was_raised or (request.declared_slo is not None and not request.half_declared):
             return estimates
         return attainable(request, estimates, self._wait_queue.queues.of(request.model).instances.fastest(entry), self.settings)
 

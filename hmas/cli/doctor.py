@@ -41,7 +41,7 @@ TIMEOUT_S = 3.0
 OUTSIDE_SHARE = 0.05
 """Share of requests with an input outside of a model's training data above which there is a warning."""
 ASIDE = "the gateway serves by its own defaults until the answers are better; where they stay worse, leave the agent out by agents.only"
-LATE = "it hangs or is gone: `hmas up` and systemd restart it, after many crashes every five minutes. The gateway uses its fallback"
+LATE = "it hangs or is gone: see its log. If it keeps crashing, `hmas up` tries every five minutes, systemd stops. A fallback serves"
 MQTT_REFUSED = "what it did not take is lost: look at the broker's ACL and limits, and at `hmas events --kind mqtt`"
 MQTT_REFUSED_S = 3600.0
 MQTT_AWAY = "serving goes on, and it tries again at least every 30 s; `hmas mqtt check` says what the broker refuses"

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+import msgspec
 import pytest
 
 from hmas.controller.config.derived import scheduler_settings
@@ -86,6 +87,16 @@ def test_a_completion_tells_whether_its_ttft_target_was_declared():
         return completion_of(made.end("r", OutcomeKind.CANCELLED, 1.0), 1.0).ttft_declared
 
     assert [told(TABLE), told(TABLE, "ttft"), told(TABLE, "tpot"), told(None)] == [True, True, False, False]
+
+
+def test_a_cost_that_comes_later_does_not_stretch_a_target_twice():
+    made = scheduler(3.0, {"slow": 60.0})
+    taken = entry(made)
+    for wait_s in (0.1, 0.2):
+        made.revise("r", msgspec.structs.replace(taken.estimates, ttft_ms=50.0 + wait_s), wait_s)
+    assert made.dispatch(0.3)
+    made.revise("r", msgspec.structs.replace(taken.estimates, ttft_ms=70.0), 0.4)
+    assert (taken.estimates.slo, taken.estimates.ttft_ms) == (Slo(ttft_ms=4000.0, tpot_ms=180.0), 70.0)
 
 
 @pytest.mark.parametrize("running", [False, True])

@@ -110,7 +110,7 @@ def test_one_report_that_may_be_of_a_lost_connection_moves_nothing():
     assert placed(made) == {0: "a", 1: "b"}
     made.observe(reading("a"))
     for request in (0, 2):
-        made.observe(reading("a", healthy=False, at_s=2.0))
+        made.observe(reading("a", healthy=False, at_s=2.0), confirmed=False)
         assert placed(made, 2.0) == {}
         made.observe(reading("a", at_s=2.1))
         made.end(f"{request:06d}", OutcomeKind.COMPLETED, 2.1)

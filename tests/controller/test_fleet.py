@@ -73,7 +73,7 @@ async def test_further_lost_connections_do_not_confirm_the_first():
     fleet, _ = fleet_of(BusyEngine(), Clock())
     await fleet.poll_all()
     readings: list[bool] = []
-    fleet.on_snapshot = lambda snapshot: readings.append(snapshot.healthy)
+    fleet.on_snapshot = lambda snapshot, _confirmed: readings.append(snapshot.healthy)
     for _ in range(3):
         fleet.connection_failed("e", ConnectionBroken("it is gone"))
     await fleet.poll_all()

@@ -213,7 +213,7 @@ def test_a_window_of_an_agent_gives_way_and_one_of_an_operator_does_not():
         assert {why for _, _, why in sent[1:]} <= {"window"}
 
 
-@pytest.mark.parametrize("policy", ["fcfs", "wfq", "vtc", "stride", "cfs", "mlfq"])
+@pytest.mark.parametrize("policy", ["fcfs", "wfq", "vtc", "stride", "cfs", "mlfq", "rr"])
 def test_what_goes_out_of_turn_is_charged_to_its_turn(policy: str):
     made = build(n_run=1, policy=policy)
     made.set_weights({"c": 2.0})

@@ -150,6 +150,7 @@ class FleetModel:
             return [], "no engine is healthy"
         plants, unknown, assumed = [], "", []
         profiles = {view.name: self._profile(view) for view in usable}
+        alike: dict[tuple[str, ...], Profile | None] = {}
         known = [(view, profile) for view in usable if (profile := profiles[view.name]) is not None]
         for view in usable:
             profile = profiles[view.name]
@@ -163,7 +164,10 @@ class FleetModel:
                 if not known or (counts and now_s - self._met_s[view.name] < window_s):
                     # One that counts will be known soon.
                     return [], unknown
-                profile = _middle([profile for other, profile in known if not are_other_models(other.models, view.models)])
+                served = tuple(view.models)
+                if served not in alike:
+                    alike[served] = _middle([profile for other, profile in known if not are_other_models(other.models, view.models)])
+                profile = alike[served]
                 assumed.append(f"{unknown}, so {'it is taken as like the others' if profile else 'its requests are left out'}")
                 if profile is None:
                     continue

@@ -61,7 +61,7 @@ class PastRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def apart(self) -> "list[PastRequest]":
         """Returns its answers as one request each, the first under its own id, since an engine model computes one sequence of a request.
 
-        They share its prompt, as engines that keep the prompt's cache once do. Beyond `APART_MOST` they share its output, too.
+        The first computes the prompt, as engines do once for all answers. Beyond `APART_MOST` they share the output.
         """
         several, believed, request = min(self.request.sequences, APART_MOST), self.believed, self.request
         if several == 1:
@@ -72,7 +72,7 @@ class PastRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             request=replace(
                 request,
                 sequences=1,
-                prompt_tokens=max(1, request.prompt_tokens // several),
+                prompt_tokens=max(1, request.prompt_tokens - several + 1),
                 max_output_tokens=max(1, cap // several) if cap else None,
             ),
             believed=replace(
@@ -80,7 +80,8 @@ class PastRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             ),
             output_tokens=max(1, self.output_tokens // several),
         )
-        return [one, *(replace(one, request=replace(one.request, id=f"{request.id}/{number}")) for number in range(1, several))]
+        others = (replace(one.request, id=f"{request.id}/{number}", prompt_tokens=1) for number in range(1, several))
+        return [one, *(replace(one, request=other) for other in others)]
 
     def again(self) -> Request:
         """Returns the request for the replay's scheduler, without a deadline: a client may behave differently under another order.
@@ -141,6 +142,7 @@ class Traffic:
         """Records a newly read request, which arrived a moment ago. A request that has already ended stays as it is."""
         if said.request_id in self._refused or said.request_id in self._asked or not said.ttft_slo_ms > 0.0 or not said.tpot_slo_ms > 0.0:
             return
+        sequences = max(1, min(said.choices, SEQUENCES_MOST))
         self.came(
             Request(
                 id=said.request_id,
@@ -148,15 +150,15 @@ class Traffic:
                 model=said.model,
                 arrival_s=said.sent_s,
                 prompt_tokens=said.prompt_tokens,
-                sequences=max(1, min(said.choices, SEQUENCES_MOST)),
+                sequences=sequences,
                 stream=said.stream,
             ),
             Estimates(
                 slo=Slo(ttft_ms=said.ttft_slo_ms, tpot_ms=said.tpot_slo_ms),
                 task_type=said.task_type,
                 importance=said.importance,
-                output_tokens=said.choices * said.output_tokens,
-                output_tokens_upper=said.choices * said.output_tokens_p90,
+                output_tokens=sequences * said.output_tokens,
+                output_tokens_upper=sequences * said.output_tokens_p90,
                 ttft_ms=0.0,
                 tpot_ms=0.0,
             ),
@@ -201,7 +203,8 @@ class Traffic:
                 ),
                 output_tokens=ended.output_tokens if known else max(1, round(tokens), ended.output_tokens),
                 good=None if ended.outcome is OutcomeKind.CANCELLED else ended.slo_met,
-                served_tpot_ms=max(0.0, ended.tpot_ms) if known else 0.0,
+                # Of several answers it is that of the longest, and no engine's pace.
+                served_tpot_ms=max(0.0, ended.tpot_ms) if known and ended.sequences == 1 else 0.0,
                 dispatched_s=ended.arrival_s + ended.queue_ms / 1000.0 if ended.queue_ms >= 0.0 else inf,
                 ended_s=ended.arrival_s + max(0.0, ended.total_ms) / 1000.0,
             )

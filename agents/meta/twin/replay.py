@@ -7,7 +7,6 @@ candidate sees the same arrivals with the same estimates, so differences come fr
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from operator import itemgetter
 from zlib import crc32
 
@@ -124,8 +123,10 @@ def replay(world: ReplayScenario, candidate: Candidate) -> tuple[ReplayResult, l
     """
     by_cost = candidate.policy == RobustEdf.name
     parameters = {name: value for name, value in candidate.parameters.items() if name != GUARD or not world.drops_share}
+    apart = [answer for asked in world.asked for answer in asked.apart()]
     scheduler = Scheduler(
-        settings=world.settings,
+        # The gateway counts a request with several answers once.
+        settings=replace(world.settings, queue_limit=world.settings.queue_limit * len(apart) // len(world.asked)),
         instances=[
             InstanceSpec(
                 name=plant.name,
@@ -159,7 +160,9 @@ def replay(world: ReplayScenario, candidate: Candidate) -> tuple[ReplayResult, l
         regulator.append(
             Periodic(every_s=SLOT_S, run=lambda now_s, at_work, _engines: cost_thresholds.append((now_s, at_work.cost_threshold)))
         )
-    result = simulate(_arrivals(world), engines, scheduler, controls=regulator, until_s=world.asked[-1].request.arrival_s + GRACE_S)
+    result = simulate(
+        _arrivals(apart, world.weights), engines, scheduler, controls=regulator, until_s=world.asked[-1].request.arrival_s + GRACE_S
+    )
     # Of several answers to one request the first stands for it.
     asked = {one.request.id for one in world.asked}
     records = [record for record in result.records if record.request_id in asked]
@@ -201,14 +204,14 @@ def is_good(record: RequestRecord) -> bool:
     return record.outcome is OutcomeKind.COMPLETED and record.slo_met
 
 
-def _arrivals(world: ReplayScenario) -> Iterator[Arrival]:
-    for one in chain.from_iterable(asked.apart() for asked in world.asked):
+def _arrivals(apart: Sequence[PastRequest], weights: Mapping[str, float]) -> Iterator[Arrival]:
+    for one in apart:
         estimates = one.estimates(UNTOLD)
         yield Arrival(
             request=one.again(),
             estimate=partial(_told, estimates),
             output_tokens=one.output_tokens,
-            weight=world.weights.get(one.request.tenant, 1.0),
+            weight=weights.get(one.request.tenant, 1.0),
         )
 
 

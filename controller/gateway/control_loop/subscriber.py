@@ -147,7 +147,8 @@ class AgentSubscriber:
             case DecisionOutcome():
                 self._decisions.record(message)
             case ModelReport():
-                self._liveness.reported(message.agent, now_s)
+                if not is_old:
+                    self._liveness.reported(message.agent, now_s)
                 self._reports.record(message)
 
     def _hears(self, message: Message) -> bool:

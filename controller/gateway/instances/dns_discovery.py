@@ -139,8 +139,8 @@ class DnsDiscovery:
         if entry.name in self._failing:
             self._failing.discard(entry.name)
             self._told(entry.name, "")
-        before = self._found.get(entry.name, {})
-        missed = {place: count + 1 for place, count in before.items() if place not in found and count + 1 < GONE_AFTER}
+        before, there = self._found.get(entry.name, {}), set(found)
+        missed = {place: count + 1 for place, count in before.items() if place not in there and count + 1 < GONE_AFTER}
         places = sorted([*found, *missed][:FOUND_MOST])
         self._found[entry.name] = {place: missed.get(place, 0) for place in places}
         return places != sorted(before)

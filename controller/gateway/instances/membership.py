@@ -17,7 +17,7 @@ from hmas.engines.base import Engine
 LEAVES_AFTER_S = 2.0
 """How long nothing has been in flight on an instance before it is removed: what follows the end of a request still finds it."""
 REMOVED_AT_ONCE = 8
-"""Most instances that are removed in one tick: each takes up to a millisecond or two where there are a thousand."""
+"""Most instances that are removed in one tick: each takes one to two milliseconds where there are a thousand instances."""
 Connect = Callable[[EngineConfig], Awaitable[Engine]]
 REASONS = {"operator": "reload", "file": "engines_file has changed", "dns": "DNS has changed"}
 """Why engines join and leave, by the source of the change, which their events name."""
@@ -115,6 +115,9 @@ class Membership:
                 # Where many join at once, the loop serves requests between one and the next.
                 await asyncio.sleep(0)
                 if self._wanted(config):
+                    if name in self._control.directives.instances:
+                        # These are settings of the engine that has just left under this name; the new one has none yet.
+                        self._control.apply()
                     self._joined.add(name)
                     self._scheduler.add_instance(spec, self._fleet.now_s())
                     instance = self._fleet.add(config, engine)

@@ -34,9 +34,10 @@ log = logging.getLogger(__name__)
 class Fleet(ServedModels):
     """Polls every engine and sets its knobs as the directives require.
 
-    `on_snapshot` is called with every reading, `on_ceiling` when an instance's ceiling has changed, `on_models` when its models have
-    changed, `on_probing` when an instance is to be probed with one request, or has passed the probe, `on_lost` when an instance has hung or
-    has not answered for `GIVE_UP_AFTER_S`, with the reason, `on_avoided` when the set of instances that are not preferred has changed.
+    `on_snapshot` is called with every reading, and whether it is confirmed, `on_ceiling` when an instance's ceiling has changed, `on_models`
+    when its models have changed, `on_probing` when an instance is to be probed with one request, or has passed the probe, `on_lost` when an
+    instance has hung or has not answered for `GIVE_UP_AFTER_S`, with the reason, `on_avoided` when the set of instances that are not
+    preferred has changed.
     `longest_prompt` has to return the tokens of the longest prompt that an instance was sent and has answered with no token yet.
     """
 
@@ -46,7 +47,7 @@ class Fleet(ServedModels):
         super().__init__(clock)
         self._polls: dict[str, asyncio.Task[None]] = {}
         self._group: asyncio.TaskGroup | None = None
-        self.on_snapshot: Callable[[EngineSnapshot], None] = lambda _: None
+        self.on_snapshot: Callable[[EngineSnapshot, bool], None] = lambda _snapshot, _confirmed: None
         self.on_ceiling: Callable[[str], None] = lambda _: None
         self.on_models: Callable[[Instance], None] = lambda _instance: None
         self.on_probing: Callable[[str, bool], None] = lambda _name, _probing: None
@@ -78,22 +79,25 @@ class Fleet(ServedModels):
         """The ceiling of each instance."""
         return {name: instance.ceiling for name, instance in self.instances.items()}
 
-    def mark_down(self, name: str, reason: str) -> None:
-        """Marks an instance that did not answer a request as down until a poll, which starts at once, finds it healthy."""
+    def mark_down(self, name: str, reason: str, *, confirmed: bool = True) -> None:
+        """Marks an instance that did not answer a request as down until a poll, which starts at once, finds it healthy.
+
+        `confirmed`: as in `Scheduler.observe`.
+        """
         instance = self.instances[name]
-        self._record(instance, EngineSnapshot(engine=name, taken_s=self._clock.now_s(), healthy=False, detail=reason))
+        self._record(instance, EngineSnapshot(engine=name, taken_s=self._clock.now_s(), healthy=False, detail=reason), confirmed=confirmed)
         instance.poll_now.set()
 
     def connection_failed(self, name: str, error: EngineError) -> None:
         """Polls an instance at once that lost the connection of a request; it counts as down until then if no answer had begun.
 
         Half an answer tells less: vLLM ends the streams of some mistaken requests so, and serves all others. If the instance counts as down
-        already, another lost connection confirms nothing: the poll will.
+        already, another lost connection does not confirm that; only the next poll does.
         """
         instance = self.instances[name]
         lost = isinstance(error, EngineUnavailable) and not isinstance(error, EngineSilent | StaleConnection | AnswerBroken)
         if lost and instance.healthy:
-            self.mark_down(name, str(error))
+            self.mark_down(name, str(error), confirmed=False)
         elif lost or isinstance(error, AnswerBroken):
             instance.poll_now.set()
 
@@ -244,7 +248,7 @@ class Fleet(ServedModels):
             instance.given_up = True
             self.on_lost(instance.name, snapshot.detail)
 
-    def _record(self, instance: Instance, snapshot: EngineSnapshot) -> None:
+    def _record(self, instance: Instance, snapshot: EngineSnapshot, *, confirmed: bool = True) -> None:
         if snapshot.healthy and instance.breaker.state == "open":
             if instance.breaker.probe_when_due(snapshot.taken_s):
                 instance.stall.restart(snapshot.taken_s)
@@ -270,7 +274,7 @@ class Fleet(ServedModels):
         ceiling = instance.ceiling_by(snapshot)
         changed = ceiling != instance.ceiling
         instance.ceiling = ceiling
-        self.on_snapshot(snapshot)
+        self.on_snapshot(snapshot, confirmed)
         if changed:
             self.on_ceiling(instance.name)
 

@@ -22,6 +22,7 @@ from hmas.controller.gateway.requests.active_request import ActiveRequest, Endin
 from hmas.controller.gateway.requests.apis.kept_responses import KeptResponses
 from hmas.controller.gateway.requests.apis.registry import api_of
 from hmas.controller.gateway.requests.auth import Authenticator
+from hmas.controller.gateway.requests.event_relay import sent_retry_after
 from hmas.controller.gateway.requests.manager import RequestManager
 from hmas.controller.gateway.requests.parse import BYTE_ORDER_MARK, BodyParser, with_cap
 from hmas.controller.gateway.requests.relay import STREAM_HEADERS, Answer, EngineFault, OnlyOpened, relay
@@ -303,7 +304,7 @@ class CompletionHandler:
             kind = OutcomeKind.REJECTED if error.refuses else OutcomeKind.FAILED
             headers = {"content-type": "application/json", **(error.headers or {})}
             if error.status in {429, 503}:
-                headers["retry-after"] = error.retry_after[:64] or str(math.ceil(self._manager.retry_after_s(live)))
+                headers["retry-after"] = sent_retry_after(error.retry_after) or str(math.ceil(self._manager.retry_after_s(live)))
             self._manager.end(live, kind, error.status, str(error))
             body = error.body or api_of(live.call.path).error_body(ApiError(error.status, "engine_refused", text))
             out.send(error.status, {**headers, **self._headers(live)}, body)

@@ -12,7 +12,7 @@ from hmas.controller.gateway.instances.monitor import Fleet, Instance
 from hmas.controller.gateway.instances.stall import patience_s
 from hmas.controller.gateway.requests.apis.registry import FRONT_END, api_of
 from hmas.controller.gateway.requests.auth import Authenticator
-from hmas.controller.gateway.requests.event_relay import is_refusal
+from hmas.controller.gateway.requests.event_relay import is_refusal, sent_retry_after
 from hmas.controller.gateway.requests.parse import BYTE_ORDER_MARK, BodyParser
 from hmas.controller.gateway.requests.relay import LACKS_API, Answer, EngineFault, relay
 from hmas.controller.gateway.requests.request_headers import answer_id, clamp_priority, forwarded, read_claims, require_json
@@ -89,7 +89,7 @@ class PassThrough:
         self._observer.passed_through(answer.status, self._fleet.now_s() - arrival_s)
         headers = {"content-type": answer.content_type, "x-request-id": answer_id(http.headers), "x-hmas-instance": instance.name}
         if answer.status in {429, 503}:
-            headers["retry-after"] = answer.retry_after[:64] or "1"
+            headers["retry-after"] = sent_retry_after(answer.retry_after) or "1"
         out.send(answer.status, {**headers, **(answer.headers or {})}, answer.body)
 
     @contextmanager

@@ -58,8 +58,8 @@ class Complaint:
 
     @property
     def is_full(self) -> bool:
-        """Whether the engine works, and has no room for the request, as SGLang with a full queue. Proxies send no such document."""
-        return self.status == 503
+        """Whether the engine says by the number 503 that it has no room, as SGLang with a full queue. Proxies write a text, if anything."""
+        return self.status == 503 and isinstance(self.error.get("code"), int)
 
     def refuses_as(self, status: int) -> bool:
         """Whether an answer with this HTTP status blames the engine. A 404 for a model or a response that does not exist does not."""

@@ -15,10 +15,13 @@ SSE = "text/event-stream"
 JSON = "application/json"
 LACKS_API = 501
 """Status of an answer by an engine that does not serve the request's API."""
-
-
-FULL_RETRY_AFTER = "5"
+FULL_RETRY_AFTER = "full"
 """Stands for the `Retry-After` that is missing from a 503 which the engine itself wrote: in a stream it can send no such header."""
+
+
+def sent_retry_after(retry_after: str) -> str:
+    """What an engine's `Retry-After` tells its client, empty for nothing."""
+    return "" if retry_after == FULL_RETRY_AFTER else retry_after[:64]
 
 
 def is_refusal(status: int, retry_after: str) -> bool:
@@ -29,8 +32,8 @@ def is_refusal(status: int, retry_after: str) -> bool:
 class EngineFault(EngineError):
     """The engine answered that it failed, or refused the request for a reason of its own (a status of `REFUSALS`).
 
-    `body` is its own error document, empty if it sent none in JSON. `retry_after`: its header of that name, empty if it sent none.
-    `headers`: further ones for the client.
+    `body` is its own error document, empty if it sent none in JSON. `retry_after`: its header of that name, or
+    `FULL_RETRY_AFTER`; empty if it sent none. `headers`: further ones for the client.
     """
 
     def __init__(

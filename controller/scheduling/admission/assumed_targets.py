@@ -5,13 +5,16 @@ leaves no room for a batch: the TPOT guard would hold everything back to protect
 """
 
 from collections.abc import Sequence
-from math import inf
 
 import msgspec
 
 from hmas.controller.core.types import Estimates, Request, Slo
 from hmas.controller.scheduling.instances.instance import Instance
+from hmas.controller.scheduling.instances.speed import InstanceSpeed
 from hmas.controller.scheduling.settings import SchedulerSettings
+
+_BEST_LEAST = 0.25
+"""Least part of the pace of a request alone, as it was seen, that the best pace counts as."""
 
 
 def attainable(request: Request, estimates: Estimates, instances: Sequence[Instance], settings: SchedulerSettings) -> Estimates:
@@ -28,9 +31,8 @@ def attainable(request: Request, estimates: Estimates, instances: Sequence[Insta
         settings: `headroom` and `usual_tpot_ms` count.
     """
     slo, headroom, half = estimates.slo, settings.headroom, request.half_declared
-    # An engine that was flooded at its start has shown no request alone, and is not slow for that.
-    paces = [min(one.pace.alone_ms, one.pace.best_ms() or inf) for one in instances if one.pace.alone_ms is not None]
-    alone_ms = headroom * min(paces, default=0.0)
+    paces = (one.pace for one in instances)
+    alone_ms = headroom * min((_alone_ms(pace, pace.alone_ms) for pace in paces if pace.alone_ms is not None), default=0.0)
     ttft_ms, tpot_ms = slo.ttft_ms, slo.tpot_ms
     if half != "tpot":
         tpot_ms = max(tpot_ms, alone_ms)
@@ -40,3 +42,13 @@ def attainable(request: Request, estimates: Estimates, instances: Sequence[Insta
     if tpot_ms == slo.tpot_ms and ttft_ms == slo.ttft_ms:
         return estimates
     return msgspec.structs.replace(estimates, slo=Slo(ttft_ms=ttft_ms, tpot_ms=tpot_ms))
+
+
+def _alone_ms(pace: InstanceSpeed, alone_ms: float) -> float:
+    """The pace of a request alone, or the best pace that waiting can bring if that is less.
+
+    An engine that was flooded at its start has shown no request alone, and is not slow for that. What its line over large batches says of a
+    small one may be far too low for a while.
+    """
+    best_ms = pace.best_ms()
+    return alone_ms if best_ms is None else min(alone_ms, max(best_ms, _BEST_LEAST * alone_ms))

@@ -110,6 +110,7 @@ def correct_fence(instance: "Instance", snapshot: EngineSnapshot) -> None:
             coming += fence.booked_tokens(run.entry.request.id)
     slack = BLOCK_TOKENS * instance.sequences
     used_tokens = round(snapshot.kv_usage * (snapshot.kv_capacity_tokens or fence.capacity_tokens))
-    # What the engine has preempted holds nothing there now, but is to come back: what it has left is not free for others.
-    held_least = 0 if instance.preemptions.waiting else held - slack
-    fence.measured(used_tokens, held_least, held + coming + slack)
+    if instance.preemptions.waiting and used_tokens < held - slack:
+        # What the engine has preempted holds nothing there now, but is to come back: what it has left is not free for others.
+        return
+    fence.measured(used_tokens, held - slack, held + coming + slack)

@@ -74,6 +74,9 @@ class Mlfq(FlowPolicy):
     def _take(self, flow: Flow, amount: float, now_s: float) -> None:
         self._line_up(flow, amount, now_s)
 
+    def _served(self, charge: Charge, now_s: float) -> None:
+        self._take(charge.flow, charge.amount, now_s)
+
     def _correct(self, flow: Flow, charge: Charge, more: float, now_s: float) -> None:
         boosts = self._boosts(now_s)
         if flow.tag // LEVELS == boosts == charge.after[0] // LEVELS:  # charges from before the last boost are dropped

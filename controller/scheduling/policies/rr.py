@@ -48,5 +48,8 @@ class RoundRobin(FlowPolicy):
         self._clock += 1.0
         flow.tag = self._clock
 
+    def _served(self, charge: Charge, now_s: float) -> None:
+        self._take(charge.flow, charge.amount, now_s)
+
     def _correct(self, flow: Flow, charge: Charge, more: float, now_s: float) -> None:
         """Does nothing: a turn that was followed by another turn of the same flow cannot be given back."""

@@ -127,14 +127,15 @@ class TwoLane(QueuePolicy):
     def pop(self, now_s: float) -> QueueEntry | None:
         """Takes the next entry out of the lane that has the turn, None if both are empty."""
         lane = self._next(now_s)
-        entry = self._lanes[lane].pop()
+        entry, start = self._lanes[lane].pop(), self._start[lane]
         if entry is None:
             return None
         self._sent(entry.request.id, lane)
+        self._virtual = max(self._virtual, start)
         return entry
 
     def serve(self, request_id: str, now_s: float) -> QueueEntry | None:  # noqa: ARG002  the contract's argument
-        """Takes out an entry that is served out of turn: its lane pays for it, and it counts as in flight there."""
+        """Takes out an entry that is served out of turn: its lane pays for it, and it counts as in flight there. The virtual time stays."""
         for lane, waiting in self._lanes.items():
             entry = waiting.discard(request_id)
             if entry is not None:
@@ -199,7 +200,6 @@ class TwoLane(QueuePolicy):
         """Charges a lane for a dispatch, and counts it there."""
         start = self._start[lane]
         self._recall.note(request_id, Turn(lane, start, self._virtual))
-        self._virtual = max(self._virtual, start)
         self._start[lane] = start + self._charge[lane]
         if not self._bounded:
             return

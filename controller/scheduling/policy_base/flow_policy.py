@@ -70,6 +70,10 @@ class FlowPolicy(QueuePolicy):
         """Corrects the account for a charge that was `more` too low; too high if `more` is negative."""
         flow.tag += more
 
+    def _served(self, charge: Charge, now_s: float) -> None:
+        """Updates the accounts when an entry of the flow is served out of turn: its tag advances, and the clock stays."""
+        self._correct(charge.flow, charge, charge.amount, now_s)
+
     def _undone(self, flow: Flow, charge: Charge) -> None:
         """Called after a pop was undone: account and clock are restored, unless something has changed them since."""
 
@@ -180,7 +184,8 @@ class FlowPolicy(QueuePolicy):
         flow, weight = self._flow(entry), self._weight(entry)
         amount, state = self._cost(entry, entry.estimates.output_tokens) / weight, flow.state()
         charge = Charge(flow, amount, weight, state, state, self._clock, self._clock)
-        self._amend(charge, amount, now_s)
+        self._served(charge, now_s)
+        charge.after, charge.clock_after = flow.state(), self._clock
         self.charges.note(request_id, charge)
         return self.discard(request_id)
 

@@ -198,7 +198,8 @@ class FloodWatch:
         for name, asked in self.active.items():
             part = self.demands[name].weight / weights
             share, of_all = part * served, part * asked_in_all
-            if asked > min(FLOOD * share, served) and len(self.active) > 1 and behind and knows:
+            others = asked_in_all - asked
+            if asked > min(FLOOD * share, served) and others > _LEAST_SHARE * served and behind and knows:
                 self.greedy.add(name)
             elif asked < share:
                 self.greedy.discard(name)

@@ -166,14 +166,14 @@ class TenantAccounts:
         self._weigh(self.known[COMMON], others or 1.0)
 
     def _forget(self, now_s: float) -> None:
-        """Forgets tenants without a waiting request of their own that asked for the least, if too many are known.
+        """Forgets tenants without a waiting request that asked for the least, if too many are known.
 
         It looks again only after an eighth more have come. So a tenant that comes costs O(1).
         """
         demands = self.watch.demands
         if len(demands) < self._forget_at:
             return
-        idle = [name for name in demands if not any(queue.holds(name) for queue in self.queues)]
+        idle = [name for name in demands if name not in self._waits and not any(queue.holds(name) for queue in self.queues)]
         excess = len(demands) - TENANTS_KEPT * 7 // 8
         for name in heapq.nsmallest(excess, idle, key=lambda name: demands[name].asked_per_s(now_s)):
             self.watch.forget(name)
