@@ -34,10 +34,10 @@ log = logging.getLogger(__name__)
 class Fleet(ServedModels):
     """Polls every engine and sets its knobs as the directives require.
 
-    `on_snapshot` is called with every reading, and whether it is confirmed, `on_ceiling` when an instance's ceiling has changed, `on_models`
-    when its models have changed, `on_probing` when an instance is to be probed with one request, or has passed the probe, `on_lost` when an
-    instance has hung or has not answered for `GIVE_UP_AFTER_S`, with the reason, `on_avoided` when the set of instances that are not
-    preferred has changed.
+    `on_snapshot` is called with every reading, and whether it is confirmed, `on_ceiling` when an instance's ceiling has changed,
+    `on_models` when its models have changed, `on_probing` when an instance is to be probed with one request, or has passed the probe,
+    `on_lost` when an instance has hung or has not answered for `GIVE_UP_AFTER_S`, with the reason, `on_avoided` when the set of instances
+    that are not preferred has changed.
     `longest_prompt` has to return the tokens of the longest prompt that an instance was sent and has answered with no token yet.
     """
 
