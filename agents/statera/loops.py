@@ -61,6 +61,7 @@ class Load:
         in_flight: Sequences on the instance.
         waits: Whether requests wait that may go to the instance.
         ceiling: Largest useful window.
+        step: Sequences of a usual request in flight: the window may be full with so many places left.
         safe: Window up to which no target is at risk (`headroom`); 0 if not known.
         room: How far utilization is below the band's upper edge (`Band.room`).
         spare: While requests miss their TTFT target, the unused part of the allowed TPOT misses of requests that begin in time: 1 for all
@@ -72,6 +73,7 @@ class Load:
     in_flight: int
     waits: bool
     ceiling: int
+    step: int = 1
     safe: int = 0
     room: float = 0.0
     spare: float = 0.0
@@ -130,14 +132,14 @@ class WindowLoop:
         dt = min(1.0, max(0.0, elapsed_s))
         now = self.n_run(load.ceiling)
         error = self.mean_error
-        full = load.in_flight >= now - max(1, now // 16)
+        full = load.in_flight >= now - max(load.step, now // 16)
         if error < 0 and not (full and load.waits):
             error = 0.0
         if target is None:
             self._integrate(error, load, now, dt)
         else:
             self._follow(target, error, load, dt)
-        limited = self._rate_limited(now, dt) if target is None else self.base * math.exp(self.trim)
+        limited = self._rate_limited(now, dt)
         limited = max(limited, min(float(load.safe), self._highest(now, dt)))
         if not load.missed:
             # The model and the band are forecasts: they do not lower the window while targets are met.

@@ -10,7 +10,6 @@ A third loop sets how strict the gateway's TPOT guard is (`guard_factor`).
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
@@ -18,12 +17,11 @@ from hmas.agents.statera.budgets import BandBudget, BudgetInputs, BudgetLaw
 from hmas.agents.statera.conformal import ModelLengths
 from hmas.agents.statera.gains import Gains, delay_s
 from hmas.agents.statera.guard_factor import ALLOWED, GuardFactorController
+from hmas.agents.statera.instance_controller import InstanceController, Reasons
 from hmas.agents.statera.loops import Band, Load, WindowLoop
-from hmas.agents.statera.recent_misses import InstanceMisses, ModelMisses
+from hmas.agents.statera.recent_misses import ModelMisses
 from hmas.agents.statera.restored_actions import RestoredActions
-from hmas.agents.statera.safe_concurrency import SafeConcurrency
 from hmas.agents.statera.target import Target, best_window
-from hmas.agents.statera.tpot_model import TpotModel
 from hmas.agents.statera.tuning import EVERY
 from hmas.controller.core.messages import Completion, ControlAction, InstanceView, ShortView
 from hmas.controller.core.statistics.recent_ids import RecentIds
@@ -40,44 +38,6 @@ MISSED_S = 3.0
 """How long a tenth of the decoding requests must miss its target before that counts: a request's first tokens say little of its TPOT."""
 VIOLATION_FREE = 0.1
 """Share of TPOT misses to which the loop does not react."""
-
-
-Reasons = tuple[str, str, str]
-"""Why window, token budget and guard factor have their values."""
-
-
-@dataclass(slots=True)
-class InstanceController:
-    """The control state of one instance: its model, its loops, and the last action with the reason of the last change of each value.
-
-    Attributes:
-        tpot_missed: Share of TPOT misses among the requests that ended on it recently, see `InstanceMisses`.
-        ttft_missed: See `ModelMisses`.
-    """
-
-    loop: WindowLoop
-    budget: BudgetLaw = field(default_factory=BandBudget)
-    plant: TpotModel = field(default_factory=TpotModel)
-    headroom: SafeConcurrency = field(default_factory=SafeConcurrency)
-    guard_factors: GuardFactorController = field(default_factory=GuardFactorController)
-    misses: InstanceMisses = field(default_factory=InstanceMisses)
-    tpot_missed: float = 0.0
-    ttft_missed: float = 0.0
-    target: Target | None = None
-    updated_s: float = float("-inf")
-    pressed_s: float = float("-inf")
-    sent_s: float = float("-inf")
-    missed_s: float = math.inf
-    sent: tuple[int, int, float] = (0, 0, 1.0)
-    why: Reasons = ("", "", "")
-    started: bool = False
-    tuned: bool = False
-
-    def learn(self, completion: Completion) -> None:
-        """Takes a request that ended on the instance."""
-        self.plant.learn(completion)
-        self.guard_factors.learn(completion)
-        self.misses.learn(completion)
 
 
 class StateraModel:
@@ -138,7 +98,9 @@ class StateraModel:
         """Takes a short view and returns the actions that are due."""
         self._meet(view, now_s)
         for instance in view.instances:
-            self.instances[instance.name].plant.watch(view.sent_s, instance.occupied, instance.models)
+            station = self.instances[instance.name]
+            if station.plant.watch(view.sent_s, instance.occupied, instance.models):
+                station.begin_anew(self._start(instance, None))
         for completion in view.recent:
             self.learn(completion)
         actions: list[ControlAction] = []
@@ -234,6 +196,7 @@ class StateraModel:
         elapsed_s = elapsed_s if math.isfinite(elapsed_s) else self._period_s
         load = Load(
             in_flight=instance.occupied,
+            step=-(-instance.occupied // max(1, instance.in_flight)),
             waits=instance.queued_for > 0,
             ceiling=ceiling,
             safe=station.headroom.n_run,

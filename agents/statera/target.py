@@ -1,4 +1,4 @@
-"""Finds the window that serves the most requests within their SLO, by the fitted plant. Pure.
+"""Finds the window that serves the most requests within their SLO, by the fitted plant, and the one that puts none at risk. Pure.
 
 With n requests in flight an instance completes X(n) = n / S(n) requests per second (Little's law), where S(n) is the fitted service time.
 Of these, the share F(n) meets its TPOT target. The window maximises X(n) F(n): it gives up the strictest targets for throughput exactly as
@@ -6,6 +6,8 @@ far as that pays. The window matters only while requests wait, when throughput i
 seeking of H-MAS 3.4.2, done on a model.
 """
 
+import math
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +22,10 @@ INDIFFERENT = 0.01
 """Relative gain below which the present window is kept."""
 PRESSURE_QUANTILE = 0.9
 """Quantile of TPOT over its target, as in `InstanceView.tpot_pressure`."""
+VIEWS = 8
+"""Views over which the minimum is taken: u lags behind n, so after a jump of n their ratio is too high for this long."""
+U_LEAST = 0.05
+"""Smallest utilization that is used; lower readings only show that there is almost none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +79,28 @@ def _candidates(low: int, high: int, now_n: int) -> NDArray[np.float64]:
     """Returns whole numbers from low to high with growing distances, and the present one."""
     steps = np.unique(np.round(np.geomspace(low, high, num=48)))
     return np.union1d(steps, [now_n]) if low <= now_n else steps
+
+
+class SafeConcurrency:
+    """The window below which no target is at risk: the least n * u_low / u over the newest views.
+
+    In steady state u(n), utilization as `ShortView` has it, is affine in n without negative terms: a + b n for TPOT, b n for the KV cache.
+    Its elasticity lies between 0 and 1, so n / u(n) never falls as n grows, and u stays at or below u_low at least up to n * u_low / u(n);
+    on the steepest such plant exactly up to there. A window below that holds requests back for no benefit.
+    """
+
+    def __init__(self) -> None:
+        self._bounds: deque[float] = deque(maxlen=VIEWS)
+
+    def sample(self, in_flight: int, u: float, u_low: float) -> None:
+        """Takes a view with requests in flight and a known u."""
+        self._bounds.append(in_flight * u_low / max(U_LEAST, u))
+
+    def forget(self) -> None:
+        """Clears the bounds, because targets were missed or the instance was away; nothing is known to be safe."""
+        self._bounds.clear()
+
+    @property
+    def n_run(self) -> int:
+        """Requests that may be in flight with no target at risk; 0 if not known."""
+        return math.floor(min(self._bounds)) if len(self._bounds) == VIEWS else 0

@@ -103,15 +103,17 @@ class TpotModel:
         """Whether there are enough samples."""
         return self._learnt >= SERVED_MIN
 
-    def watch(self, at_s: float, occupied: int, models: Sequence[str]) -> None:
+    def watch(self, at_s: float, occupied: int, models: Sequence[str]) -> bool:
         """Takes the slots that are taken from now on and the models that the instance serves, empty if they are not known.
 
-        If none of the models from before is left, all measurements are dropped: they are another model's.
+        If none of the models from before is left, all measurements are dropped: they are another model's. Returns whether that is so.
         """
-        if are_other_models(self._models, models):
+        is_other = are_other_models(self._models, models)
+        if is_other:
             self.tpot, self._learnt, self._tokens = TpotLaw(), 0, 0.0
         self._models = models or self._models
         self.trace.hold(at_s, max(0, occupied))
+        return is_other
 
     def learn(self, completion: Completion) -> None:
         """Takes the end of a request that this instance served; those that did not complete, or have several answers, are ignored.

@@ -163,7 +163,7 @@ class Gateway:
             clock=clock,
         )
         self.watch = OverrideWatch(overrides_dir(config), control=self.control, bus=bus, observer=self.observer, clock=clock)
-        self.watch.on_held = self.manager.pump_soon
+        self.watch.on_held = self._overrides_held
         self.auth = Authenticator(config.tenants, no_auth=config.gateway.no_auth)
         self.kv_events: KvEvents | None = None
         if any(engine.kv_events for engine in config.engines):
@@ -362,6 +362,11 @@ class Gateway:
 
     def _post_overrides(self) -> None:
         self.bus.post(msgspec.structs.replace(self.control.notice, sent_s=self.clock.now_s()))
+
+    def _overrides_held(self) -> None:
+        """Sends what may go now. An engine that leaves stays closed, though an operator no longer drains it."""
+        self.membership.tick()
+        self.manager.pump_soon()
 
     def _watch_routers(self) -> None:
         """Reports rankings that could not be followed, in one event for all since the last tick."""

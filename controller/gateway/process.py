@@ -150,6 +150,8 @@ async def serve(
         if on_ready is not None:
             on_ready(started)
         await (stop or asyncio.Event()).wait()
+        # Clients connect anew, so that another gateway can serve them meanwhile.
+        public.state.closing = True
         await gateway.drain(hurry, public.finish)
 
 

@@ -13,6 +13,7 @@ and room that is kept stays free.
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from math import inf
 
 from hmas.controller.scheduling.admission.quotas import Tenancy
 from hmas.controller.scheduling.dispatch import BARRED_MOST, PATIENCE, RESERVED
@@ -61,9 +62,12 @@ class IdleHolds:
             roomy = [instance for instance in group.instances.all if _may_take(instance)]
             if not roomy:
                 continue
-            began_s = since_s[id(group)] = self._since_s.get(id(group), now_s)
             self.seconds[group.blocked] = self.seconds.get(group.blocked, 0.0) + elapsed_s
-            if now_s - began_s >= _most_s(group):
+            if (most_s := _most_s(group)) == inf:
+                # What the guard has held for a while is not yet held too long by a window or forecast.
+                continue
+            began_s = since_s[id(group)] = self._since_s.get(id(group), now_s)
+            if now_s - began_s >= most_s:
                 self._due += [(group, instance) for instance in roomy if is_half_empty(instance, now_s)]
         self._since_s = since_s
 
@@ -87,7 +91,7 @@ def _may_take(instance: Instance) -> bool:
 
 def _most_s(group: ModelQueue) -> float:
     if group.blocked in {GUARD, STRICTER, RESERVED}:
-        return float("inf")
+        return inf
     return (WINDOW_HELD_MOST_S if group.blocked == WINDOW else HELD_MOST_S) - _EARLY_S
 
 

@@ -199,10 +199,13 @@ class Connection(asyncio.Protocol):
         self.resume()
         self.exchange = None
         exchange.ended()
-        if self._keep_alive:
+        if self.transport is None:
+            return
+        if self._keep_alive and not self.transport.get_write_buffer_size():
             self._pool.freed(self)
-        elif self.transport is not None:
-            self.transport.close()
+        else:
+            # An engine that has answered early may still take the body: the next request would wait behind it.
+            self.transport.abort()
 
     def _bound_head(self, read: int) -> None:
         self._head_bytes += read

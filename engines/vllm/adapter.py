@@ -51,6 +51,7 @@ class VllmEngine(PluginEngine):
         self._settings: dict[str, int] = {}
         self._cores = 1
         self._control_read_s = float("-inf")
+        self._follows, self._counted = False, 0
 
     async def send(self, path: str, body: bytes, headers: Mapping[str, str], *, request_id: str, priority: int = 0) -> Exchange:
         """As `OpenAIEngine.send`; with a Messages request the priority goes as a header. Older versions need it in the body of others."""
@@ -73,8 +74,11 @@ class VllmEngine(PluginEngine):
         return status == 200
 
     async def _read(self, now_s: float) -> EngineSnapshot:
-        if not self.capabilities.load_signals:
+        if not self._follows:
+            # It may have been restarted with other settings.
             await self._probe()
+            self._control_read_s = float("-inf")
+        self._follows = False
         status, data = await self._client.get("/metrics")
         if status != 200:
             raise EngineUnavailable(f"engine {self.name} answers /metrics with status {status}")
@@ -82,11 +86,17 @@ class VllmEngine(PluginEngine):
         running = _values(series[RUNNING])
         if not running:
             raise EngineProtocolError(f"engine {self.name} answers /metrics without {RUNNING}: {data[:80]!r}")
+        prompt_tokens, generation_tokens = (int(sum(_values(series[name]))) for name in (PROMPT_TOKENS, GENERATION_TOKENS))
+        if prompt_tokens + generation_tokens < self._counted:
+            # It counts from 0 again: it was restarted, perhaps without its plugin, and the knobs have its own values.
+            self._plugin, self._control_read_s = None, float("-inf")
+            await self._probe()
+        self._counted = prompt_tokens + generation_tokens
         cores = len({labels.get("engine", "") for labels, _value in series[RUNNING]})
         if cores != self._cores or not 0.0 <= now_s - self._control_read_s < _CONTROL_READ_EVERY_S:
             self._cores = cores
             await self._read_control(now_s)
-        usage = _values(series[KV_USAGE])
+        usage, self._follows = _values(series[KV_USAGE]), True
         return EngineSnapshot(
             engine=self.name,
             taken_s=now_s,
@@ -101,8 +111,8 @@ class VllmEngine(PluginEngine):
             max_num_batched_tokens_ceiling=knob.max if (knob := self._knob("token_budget")) else None,
             caches_prefixes=_caches(series[CACHE_CONFIG]),
             preemptions_total=int(sum(_values(series[PREEMPTIONS]))),
-            prompt_tokens_total=int(sum(_values(series[PROMPT_TOKENS]))),
-            generation_tokens_total=int(sum(_values(series[GENERATION_TOKENS]))),
+            prompt_tokens_total=prompt_tokens,
+            generation_tokens_total=generation_tokens,
         )
 
     async def apply_knobs(self, knobs: Knobs) -> KnobReport:

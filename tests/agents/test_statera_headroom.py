@@ -9,8 +9,7 @@ from typing_kit import known
 from hmas.agents.statera.loops import Load, WindowLoop
 from hmas.agents.statera.model import StateraModel
 from hmas.agents.statera.recent_misses import InstanceMisses
-from hmas.agents.statera.safe_concurrency import VIEWS, SafeConcurrency
-from hmas.agents.statera.target import best_window
+from hmas.agents.statera.target import VIEWS, SafeConcurrency, best_window
 
 
 @given(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from hmas.agents.statera.budgets import BandBudget, BudgetInputs
 from hmas.agents.statera.conformal import LengthCalibrator
+from hmas.agents.statera.guard_factor import GuardFactorController
 from hmas.agents.statera.loops import Band, Load, WindowLoop
 from hmas.agents.statera.model import StateraModel
 from hmas.agents.statera.target import Target, best_window
@@ -201,13 +202,25 @@ def test_an_instance_that_is_down_keeps_its_window_and_teaches_nothing():
 def test_what_an_engine_has_shown_is_forgotten_when_it_serves_other_models():
     model = StateraModel()
     model.observe(short_view(3000.0, instances=[instance(models=["m"])]), 3000.0)
-    plant = model.instances["i0"].plant = taught(base_ms=15.0, slope_ms=1.2, n=12, slos_ms=[60.0])
+    station = model.instances["i0"]
+    plant = station.plant = taught(base_ms=15.0, slope_ms=1.2, n=12, slos_ms=[60.0])
+    station.loop.track(5)
+    station.guard_factors = GuardFactorController(0.2)
     for number, models in enumerate((["m"], [], ["l", "m"], ["l"], [])):
         model.observe(short_view(3001.0 + number, instances=[instance(models=models)]), 3001.0 + number)
         assert plant.ready
     model.observe(short_view(3010.0, instances=[instance(models=["n"])]), 3010.0)
     assert not plant.ready
+    assert (station.guard_factors.factor, station.loop.n_run(256)) == (1.0, 256)
     assert (plant.service_s, plant.tpot.n_max, plant.tpot.predict(12.0)) == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(("step", "opens"), [(1, False), (32, True)])
+def test_a_window_that_has_no_place_for_a_usual_request_is_full(step: int, opens: bool):
+    loop = WindowLoop(1, 63.0, cold_low=1.0)
+    for _ in range(4):
+        loop.update(Load(in_flight=32, waits=True, ceiling=64, step=step, room=1.0, missed=False), None, 0.5)
+    assert (loop.n_run(64) == 64) is opens
 
 
 def test_it_says_what_changes_at_once_and_the_rest_now_and_then():

@@ -96,7 +96,9 @@ class AgentWatch:
             self._on_defaults.count(now_s, asked=answers.asked, features=answers.forecast is not None, cost=answers.cost is not None)
         for proposal in self._control.proposals(name):
             relieved = (dispatch.relieved == WINDOW and proposal.sets_window) or (dispatch.relieved == GUARD and proposal.tightens_guard)
-            held = 0 < proposal.n_run < scheduler.sequences(name) and scheduler.is_half_empty(name, now_s)
+            # A request alone may have more sequences than the window.
+            crowded = scheduler.in_flight(name) > 1 and 0 < proposal.n_run < scheduler.sequences(name)
+            held = crowded and scheduler.is_half_empty(name, now_s)
             if self.scores.dispatched(proposal.agent, held=held, relieved=relieved):
                 contest = self.scores.windows[proposal.agent]
                 self._report(Standing(proposal.agent, WINDOWS, contest))

@@ -174,15 +174,17 @@ class EventScanner:
         return chunk[:cut]
 
     def _look(self, event: bytes) -> None:
-        if not event.startswith(b"data:") or b"\n" in event:
-            for line in event.splitlines():
+        if event.startswith(b"data:") and b"\n" not in event:
+            data = event[5:].strip()
+        else:
+            lines = event.splitlines()
+            for line in lines:
                 if not line.startswith(FIELDS):
                     raise EngineProtocolError(f"the engine sent something that is no event stream: {excerpt(line)}")
-        start = event.find(b"data:")
-        if start < 0:
-            return
+            data = b"\n".join(line[5:].strip() for line in lines if line.startswith(b"data:"))
+            if not data:
+                return
         self._opened = True
-        data = event[start + 5 :].strip()
         if data == b"[DONE]":
             self.done = True
             return

@@ -254,8 +254,7 @@ class Instance:
     def observe(self, snapshot: EngineSnapshot) -> bool:
         """Reads the engine's report: health, KV size if none is set, and the ceilings of its knobs. True if it is back from an outage.
 
-        If an engine reports only the active values, the highest reported so far counts as the ceiling: a knob that was turned down does not
-        lower it.
+        Of active values the highest counts as the ceiling: a knob that was turned down does not lower it.
         """
         returns = self.recovery.returns(snapshot.taken_s, healthy=snapshot.healthy)
         if self.engine is not None and snapshot.healthy and not self.engine.healthy and not self.recovery.probed:
@@ -265,7 +264,8 @@ class Instance:
         self.engine_count.saw(snapshot)
         if snapshot.kv_capacity_tokens and self._fenced and self.spec.kv_capacity_tokens == 0:
             self.fence.resize(snapshot.kv_capacity_tokens)
-        self._stated_n_run = snapshot.max_num_seqs_ceiling or max(self._stated_n_run, snapshot.max_num_seqs or 0)
+        before = 0 if returns else self._stated_n_run  # one that is back may have other settings
+        self._stated_n_run = snapshot.max_num_seqs_ceiling or max(before, snapshot.max_num_seqs or 0)
         self.max_token_budget = snapshot.max_num_batched_tokens_ceiling or max(self.max_token_budget, snapshot.max_num_batched_tokens or 0)
         if self._stated_n_run:
             self.capacity_n_run = self._stated_n_run
