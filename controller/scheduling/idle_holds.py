@@ -63,10 +63,9 @@ class IdleHolds:
             if not roomy:
                 continue
             self.seconds[group.blocked] = self.seconds.get(group.blocked, 0.0) + elapsed_s
-            if (most_s := _most_s(group)) == inf:
-                # What the guard has held for a while is not yet held too long by a window or forecast.
-                continue
-            began_s = since_s[id(group)] = self._since_s.get(id(group), now_s)
+            began_s, most_s = self._since_s.get(id(group), now_s), _most_s(group)
+            # What the guard has held for a while is not yet held too long by a window or forecast: its time does not count.
+            since_s[id(group)] = began_s if most_s < inf else min(now_s, began_s + elapsed_s)
             if now_s - began_s >= most_s:
                 self._due += [(group, instance) for instance in roomy if is_half_empty(instance, now_s)]
         self._since_s = since_s

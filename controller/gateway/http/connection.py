@@ -19,9 +19,9 @@ KEEPALIVE_S = 75.0
 DRAIN_S = 30.0
 """How long a client may take no part of the answer that waits for it. Then its connection is aborted."""
 DRAIN_LOOK_S = 5.0
-MIN_DRAINED_BYTES, DRAIN_ROUNDS = 16_384, 64
-"""Bytes that count as progress, and in how many times `DRAIN_S` all has to be taken. Less in `DRAIN_S` is slower than any engine, and would
-hold a connection and a slot, or the memory of a large answer, for long."""
+MIN_DRAINED_BYTES, DRAINED_PART = 16_384, 64
+"""Bytes that count as progress, and the part of a large answer's rest (a 64th) that does. Less in `DRAIN_S` is slower than any engine, and
+would hold a connection and a slot, or much memory, for long."""
 WRITE_BUFFER_BYTES = 1 << 19
 """Bytes of an answer that wait for a slow client before its engine's stream is paused: enough for about 2000 tokens. So most answers
 are read from the engine to their end, and their slots are free then, whether the client reads or not."""
@@ -239,7 +239,7 @@ class ClientConnection(asyncio.Protocol):
     def _check_drain(self, transport: asyncio.Transport, unsent: int) -> None:
         """Aborts the connection if the client has taken too little of its answer for too long."""
         now_s = self._server.now_s
-        if unsent <= self._unsent - max(MIN_DRAINED_BYTES, self._unsent // DRAIN_ROUNDS):
+        if unsent <= self._unsent - max(MIN_DRAINED_BYTES, self._unsent // DRAINED_PART):
             self._unsent, self._drained_s = unsent, now_s
         elif now_s - self._drained_s >= DRAIN_S:
             log.info("a client took too little of its answer for %g s, so its connection is aborted", DRAIN_S)
