@@ -233,3 +233,18 @@ def test_an_engine_that_drops_a_request_says_abort():
 )
 def test_odd_usage_counts_as_not_said(usage: dict[str, Any], figures: tuple[int | None, int | None]):
     assert usage_figures(usage) == figures
+
+
+@pytest.mark.parametrize(
+    "around", [b"data: %s\nretry: 15000\n\n", b"data: %s\r\nevent: message\r\n\r\n", b": upstream data: ok\n\ndata: %s\n\n"]
+)
+def test_other_fields_and_comments_are_no_part_of_the_data(around: bytes):
+    scanner = EventScanner()
+    assert scanner.feed(around % orjson.dumps(delta("a"))) == around % orjson.dumps(delta("a"))
+    assert scanner.tokens == 1
+
+
+def test_data_in_several_lines_is_one_document():
+    scanner = EventScanner()
+    scanner.feed(b'data: {"choices": [{"index": 0,\ndata: "delta": {"content": "a"}, "finish_reason": null}]}\n\n')
+    assert scanner.tokens == 1
