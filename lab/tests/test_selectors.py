@@ -37,7 +37,7 @@ def moment(current="fcfs", expects=None, workload=1):
 
 
 def says(policy):
-    return msgspec.json.encode({"reason": "so", "policy": policy, "parameters": [], "confidence": 1.0}).decode()
+    return msgspec.json.encode({"reason": "so", "choice": {"policy": policy, "parameters": {}}, "confidence": 1.0}).decode()
 
 
 def test_right_is_what_gives_as_much_as_the_best_less_one_in_a_hundred():

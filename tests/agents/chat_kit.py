@@ -77,9 +77,9 @@ def text_of(content: str | None, finish: str = "stop") -> bytes:
     ).encode()
 
 
-def answer(policy: str, *, parameters: list[dict[str, Any]] | None = None, confidence: float = 1.0, **more: Any) -> str:
+def answer(policy: str, *, parameters: dict[str, str | None] | None = None, confidence: float = 1.0, **more: Any) -> str:
     """An answer of the schema's form."""
-    return json.dumps({"reason": "because", "policy": policy, "parameters": parameters or [], "confidence": confidence} | more)
+    return json.dumps({"reason": "because", "choice": {"policy": policy, "parameters": parameters or {}}, "confidence": confidence} | more)
 
 
 def says(content: str | None, finish: str = "stop") -> Behave:

@@ -58,13 +58,14 @@ def random_words(seed: int) -> Behave:
 
     def behave(handler, body):
         form = body["response_format"]["json_schema"]["schema"]["properties"]
-        name = rng.choice(form["policy"]["enum"])
-        parameters = [
-            {"name": parameter, "value": f"{rng.uniform(*bounds):.4f}"}
-            for parameter, bounds in {**POLICIES[name].parameter_ranges, **COMMON_PARAMETERS}.items()
-            if rng.random() < 0.5
-        ]
-        raw(handler, text_of(answer(name, parameters=parameters[:4], confidence=rng.random())))
+        choice = rng.choice(form["choice"]["anyOf"])["properties"]
+        name = choice["policy"]["enum"][0]
+        ranges = {**POLICIES[name].parameter_ranges, **COMMON_PARAMETERS}
+        parameters = {
+            parameter: f"{rng.uniform(*ranges[parameter]):.4f}" if rng.random() < 0.5 else None
+            for parameter in choice["parameters"]["properties"]
+        }
+        raw(handler, text_of(answer(name, parameters=parameters, confidence=rng.random())))
 
     return behave
 
@@ -75,18 +76,17 @@ def in_turn(*names: str) -> Behave:
     return lambda handler, _body: raw(handler, text_of(answer(names[next(turn) // 2 % len(names)])))
 
 
-HUGE = [{"name": "aging_ms_per_s", "value": "999999"}]
 NONSENSE = {
     # The worst by the load's own figures (`test_the_worst_order_does_hurt_where_nobody_guards`), with all the confidence there is.
     **{f"always {name}": says(answer(name)) for name in ("rr", "mlfq", "sjf", "fcfs")},
-    "widest parameters": says(answer("sjf", parameters=[{"name": "aging_ms_per_s", "value": "0.0"}])),
-    "no guard": says(answer("edf", parameters=[{"name": "tpot_guard", "value": "0.0"}])),
-    "hardly a prompt": says(answer("edf", parameters=[{"name": "tpot_guard", "value": "0.01"}])),
+    "widest parameters": says(answer("sjf", parameters={"aging_ms_per_s": "0.0"})),
+    "no guard": says(answer("edf", parameters={"tpot_guard": "0.0"})),
+    "hardly a prompt": says(answer("edf", parameters={"tpot_guard": "0.01"})),
     "bypass": says(answer("fcfs", bypass=True)),  # not of the schema
     "random 1": random_words(1),
     "random 2": random_words(2),
     "in turn": in_turn("mlfq", "rr", "edf"),
-    "huge parameters": says(answer("sjf", parameters=HUGE)),
+    "huge parameters": says(answer("sjf", parameters={"aging_ms_per_s": "999999"})),
     "not in the pool": says(answer("nonsense")),
     "10 MB": says("x" * (10 << 20)),
     "html": lambda handler, _: raw(handler, b"<html></html>"),

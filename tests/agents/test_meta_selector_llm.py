@@ -21,7 +21,7 @@ from hmas.agents.meta.candidate import Candidate
 from hmas.agents.meta.make import make_meta
 from hmas.agents.meta.selectors.base import Pending, Proposal, Reward, Situation
 from hmas.agents.meta.selectors.llm import FAILURES, REST_S, LlmSelector
-from hmas.agents.meta.selectors.llm_answer import HINTS_MOST, REASON_CHARS, AnswerError, read, schema
+from hmas.agents.meta.selectors.llm_answer import REASON_CHARS, AnswerError, read, schema
 from hmas.agents.meta.selectors.llm_endpoint import MAX_BYTES, ChatEndpoint
 from hmas.agents.meta.selectors.rules import RuleSelector
 from hmas.controller.config.loader import load_config
@@ -61,9 +61,7 @@ def selector(url: str, timeout_s: float = 5.0, **more) -> LlmSelector:
 
 
 def test_a_whole_answer_becomes_a_proposal():
-    told = answer(
-        "two-lane", parameters=[{"name": "slow_quantile", "value": "0.7"}], confidence=0.6, reason="head of line\n\x1b[31m blocked"
-    )
+    told = answer("two-lane", parameters={"slow_quantile": "0.7"}, confidence=0.6, reason="head of line\n\x1b[31m blocked")
     with chat_server(says(told)) as chat:
         said = decided(selector(chat.url), situation())
     assert said.candidate == Candidate(policy="two-lane", parameters={"slow_quantile": 0.7})
@@ -78,7 +76,7 @@ def test_naming_what_runs_leaves_hints_and_window_as_they_are():
 
 
 def test_under_the_papers_guards_its_policies_are_the_papers():
-    with chat_server(says(answer("two-lane", parameters=[{"name": "slow_quantile", "value": "0.7"}]))) as chat:
+    with chat_server(says(answer("two-lane", parameters={"slow_quantile": "0.7"}))) as chat:
         agents = AgentsConfig(
             meta_selector="llm", meta_llm_url=chat.url, meta_guards="paper", meta_agree=1, meta_policies="edf,two-lane", meta_judge=False
         )
@@ -106,7 +104,8 @@ def test_what_it_is_asked():
     assert (body["model"], body["temperature"], body["max_tokens"]) == ("qwen", 0, 99)
     form = body["response_format"]
     assert (form["type"], form["json_schema"]["strict"]) == ("json_schema", True)
-    assert form["json_schema"]["schema"]["properties"]["policy"]["enum"] == ["edf", "two-lane"]
+    choices = form["json_schema"]["schema"]["properties"]["choice"]["anyOf"]
+    assert [choice["properties"]["policy"]["enum"] for choice in choices] == [["edf"], ["two-lane"]]
     text = body["messages"][1]["content"]
     for told in (
         "violation_rate: 0.123",
@@ -125,13 +124,14 @@ def test_what_it_is_asked():
 def test_the_schema_says_what_is_read():
     form = schema(("edf", "sjf"))
     jsonschema.Draft202012Validator.check_schema(form)
-    good = json.loads(answer("sjf", parameters=[{"name": "aging_ms_per_s", "value": "3.0"}]))
+    good = json.loads(answer("sjf", parameters={"aging_ms_per_s": "3.0", "tpot_guard": None}))
     jsonschema.validate(good, form)
     assert read(json.dumps(good)).candidate(("edf", "sjf")) == Candidate(policy="sjf", parameters={"aging_ms_per_s": 3.0})
     for changed in (
-        {"policy": "fcfs"},
-        {"parameters": [{"name": "x", "value": "1"}]},
-        {"parameters": good["parameters"] * (HINTS_MOST + 1)},
+        {"choice": {"policy": "fcfs", "parameters": {"tpot_guard": None}}},
+        {"choice": good["choice"] | {"policy": "edf"}},
+        {"choice": good["choice"] | {"parameters": {"aging_ms_per_s": 3.0, "tpot_guard": None}}},
+        {"choice": good["choice"] | {"more": 1}},
         {"confidence": 1.5},
         {"more": 1},
         {"reason": "x" * (REASON_CHARS + 1)},
@@ -149,16 +149,16 @@ def test_the_schema_says_what_is_read():
 def test_a_pool_without_hints_has_a_schema_too():
     form = schema(("fcfs",))
     jsonschema.Draft202012Validator.check_schema(form)
-    jsonschema.validate(json.loads(answer("fcfs")), form)
+    jsonschema.validate(json.loads(answer("fcfs", parameters={"tpot_guard": "0.5"})), form)
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         (answer("no-such"), "allowed: cfs, edf"),
-        (answer("two-lane", parameters=[{"name": "slow_quantile", "value": "999999"}]), "allowed: a number from"),
-        (answer("fcfs", parameters=[{"name": "slow_quantile", "value": "0.5"}]), "is unknown to policy"),
-        (answer("edf", parameters=[{"name": "key", "value": "0"}, {"name": "key", "value": "1"}]), "named twice"),
+        (answer("two-lane", parameters={"slow_quantile": "999999"}), "allowed: a number from"),
+        (answer("fcfs", parameters={"slow_quantile": "0.5"}), "is unknown to policy"),
+        (answer("sjf", parameters={"aging_ms_per_s": "many"}), "not of the schema"),
         (answer("edf", confidence=float("nan")), "not of the schema"),
         (answer("edf", more=1), "unknown field"),
         (answer("edf") + " I hope this helps", "not of the schema"),
@@ -187,7 +187,7 @@ ODD = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
 )
-CHANGED = st.dictionaries(st.sampled_from(["policy", "parameters", "confidence", "reason", "\x1b[2J"]), ODD, max_size=3)
+CHANGED = st.dictionaries(st.sampled_from(["choice", "confidence", "reason", "\x1b[2J"]), ODD, max_size=3)
 
 
 @given(st.text(max_size=200) | ODD.map(json.dumps) | CHANGED.map(lambda changes: json.dumps(json.loads(answer("edf")) | changes)))

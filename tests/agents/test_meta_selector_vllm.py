@@ -16,7 +16,7 @@ from hmas.agents.meta.selectors.llm_answer import read
 from hmas.agents.meta.selectors.llm_endpoint import ChatEndpoint
 from hmas.agents.meta.selectors.rules import RuleSelector
 from hmas.controller.core.types import OutcomeKind
-from hmas.controller.scheduling.policies.registry import POLICIES
+from hmas.controller.scheduling.policies.registry import COMMON_PARAMETERS, POLICIES
 from hmas.planning.case import Case
 from hmas.planning.fleet import read_fleet
 from hmas.planning.running import Run, run_case
@@ -49,9 +49,10 @@ def test_what_it_says_is_of_the_schema(schema_vllm_url, allowed):
     now = Situation(view=long_view(1000.0), current=edf, start=edf, allowed=allowed, since_s=900.0, now_s=1000.0)
     text = of_type(Pending, asker.propose(now)).compute()
     document = json.loads(text)
-    assert document["policy"] in allowed
-    assert list(document) == ["reason", "policy", "parameters", "confidence"]
-    assert read(text.replace(json.dumps(document["parameters"], separators=(",", ":")), "[]")).policy == document["policy"]
+    assert list(document) == ["reason", "choice", "confidence"]
+    choice = read(text).choice
+    assert choice.policy in allowed
+    assert set(choice.parameters) == {*POLICIES[choice.policy].default_parameters, *COMMON_PARAMETERS}
 
 
 @pytest.mark.long
@@ -80,7 +81,7 @@ def test_a_random_model_that_says_something_else_each_time_costs_nothing(schema_
 
     with chat_server(hot) as chat:
         done = run({"meta_selector": "llm", "meta_llm_url": chat.url, "meta_llm_model": "tiny", "meta_llm_timeout_s": 50.0})
-    policies = {json.loads(text)["policy"] for text in said if text.endswith("}")}
+    policies = {json.loads(text)["choice"]["policy"] for text in said if text.endswith("}")}
     assert len(policies) > 2, "it does say something else"
     assert not done.violations
     assert good(done) >= with_rules() - 0.01, done.changes

@@ -14,7 +14,6 @@ from hmas.agents.meta.candidate import Candidate
 from hmas.controller.core.errors import HmasError, PolicyError
 from hmas.controller.scheduling.policies.registry import COMMON_PARAMETERS, POLICIES, check_parameters
 
-HINTS_MOST = 4
 REASON_CHARS = 120
 """Most characters of the reason. xgrammar, which guides vLLM, fails on a pattern that repeats more than 128 times."""
 NUMBER = r"^(-?[0-9]{1,6}|-?[0-9]{1,6}[.][0-9]{1,4})$"
@@ -28,19 +27,18 @@ class AnswerError(HmasError):
     """A model's answer that cannot be used; the message gives the reason."""
 
 
-class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One parameter of a policy."""
+class Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A policy and its parameters; null leaves one at its default."""
 
-    name: str
-    value: Annotated[str, Meta(pattern=NUMBER)]
+    policy: str
+    parameters: dict[str, Annotated[str, Meta(pattern=NUMBER)] | None]
 
 
 class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A model's answer, with the schema's names."""
 
     reason: Annotated[str, Meta(max_length=REASON_CHARS)]
-    policy: str
-    parameters: Annotated[list[Parameter], Meta(max_length=HINTS_MOST)]
+    choice: Choice
     confidence: Annotated[float, Meta(ge=0.0, le=1.0)]
 
     def candidate(self, allowed: Sequence[str]) -> Candidate:
@@ -49,16 +47,15 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Raises:
             AnswerError: The policy may not be proposed, or it does not take a parameter.
         """
-        if self.policy not in allowed:
-            raise AnswerError(f"policy is {self.policy[:QUOTED]!r}; allowed: {', '.join(allowed)}")
-        parameters = {parameter.name: float(parameter.value) for parameter in self.parameters}
-        if len(parameters) != len(self.parameters):
-            raise AnswerError("a parameter is named twice; allowed: once")
+        policy = self.choice.policy
+        if policy not in allowed:
+            raise AnswerError(f"policy is {policy[:QUOTED]!r}; allowed: {', '.join(allowed)}")
+        parameters = {name: float(value) for name, value in self.choice.parameters.items() if value is not None}
         try:
-            check_parameters(self.policy, parameters)
+            check_parameters(policy, parameters)
         except PolicyError as error:
             raise AnswerError(str(error)) from error
-        return Candidate(policy=self.policy, parameters=parameters)
+        return Candidate(policy=policy, parameters=parameters)
 
     @property
     def told(self) -> str:
@@ -67,20 +64,20 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def schema(allowed: Sequence[str]) -> dict[str, Any]:
-    """Builds the JSON schema of an answer from parts that both OpenAI's strict mode and the engines' guided decoding support."""
-    parameters = sorted({parameter for name in allowed for parameter in POLICIES[name].default_parameters} | COMMON_PARAMETERS.keys())
-    parameter = closed({"name": {"type": "string", "enum": parameters}, "value": {"type": "string", "pattern": NUMBER}})
-    most = HINTS_MOST if parameters else 0
+    """Builds the JSON schema of an answer from parts that both OpenAI's strict mode and the engines' guided decoding support.
+
+    Each policy has a form of its own, so that no answer of the schema names a parameter twice, or one of another policy.
+    """
     # Plain characters only: every engine's grammar supports the length bound, and no log or terminal interprets the characters.
     reason = {"type": "string", "pattern": "^[A-Za-z0-9 .,:;%()+/<>=_-]{1," + str(REASON_CHARS) + "}$"}
-    return closed(
-        {
-            "reason": reason,
-            "policy": {"type": "string", "enum": list(allowed)},
-            "parameters": {"type": "array", "items": parameter if parameters else {"type": "string"}, "maxItems": most},
-            "confidence": {"type": "number", "enum": CONFIDENCES},
-        }
-    )
+    choice = {"anyOf": [_choice(name) for name in allowed]}
+    return closed({"reason": reason, "choice": choice, "confidence": {"type": "number", "enum": CONFIDENCES}})
+
+
+def _choice(policy: str) -> dict[str, Any]:
+    value = {"anyOf": [{"type": "null"}, {"type": "string", "pattern": NUMBER}]}
+    parameters = closed(dict.fromkeys((*POLICIES[policy].default_parameters, *COMMON_PARAMETERS), value))
+    return closed({"policy": {"type": "string", "enum": [policy]}, "parameters": parameters})
 
 
 def constrained_body(system: str, user: str, form: dict[str, Any], *, name: str, model: str, max_tokens: int) -> bytes:
