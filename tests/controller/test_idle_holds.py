@@ -213,6 +213,19 @@ def test_a_window_of_an_agent_gives_way_and_one_of_an_operator_does_not():
         assert {why for _, _, why in sent[1:]} <= {"window"}
 
 
+def test_time_under_the_guard_neither_counts_nor_starts_the_time_under_a_window_anew():
+    made = build()
+    submit(made, 0, 0.0)
+    submit(made, 1, 0.0)
+    sent = []
+    for from_s, until_s, n_run, guard in ((0.0, 0.3, 1, 0.0), (0.4, 1.4, 32, 1e-6), (1.5, 3.0, 1, 0.0)):
+        made.set_controls("a", Controls(n_run=n_run, advised=True))
+        made.set_tpot_guard(guard)
+        sent += run(made, until_s, from_s=from_s)
+    assert sent == [(0.0, "0000", ""), (1.7, "0001", "window")]
+    assert made.held_while_idle_s == pytest.approx({"window": 0.6, "TPOT guard": 1.1})
+
+
 @pytest.mark.parametrize("policy", ["fcfs", "wfq", "vtc", "stride", "cfs", "mlfq", "rr"])
 def test_what_goes_out_of_turn_is_charged_to_its_turn(policy: str):
     made = build(n_run=1, policy=policy)
