@@ -16,6 +16,7 @@ from hmas.cli.doctor import check_agents
 from hmas.cli.explain import page as trace_page
 from hmas.cli.status import page
 from hmas.controller.config.schema import AgentsConfig
+from hmas.controller.control.agent_scores import HELD_LEAST
 from hmas.controller.core.messages import REQUESTS, ControlAction, LengthBound, Message, MetaDecision, RequestCost, RequestNotice
 from hmas.controller.gateway.requests.active_request import ActiveRequest
 
@@ -164,6 +165,18 @@ async def test_a_window_that_holds_requests_back_beside_room(tmp_path: Path, age
         await send(rig, 60, tokens=3)
         await eventually(lambda: in_force()[1] == agent)
     assert [one["after"] for one in rig.events("agent.aside")] == ["set aside", "used"]
+
+
+async def test_a_window_is_not_to_blame_for_a_request_alone_that_has_more_sequences(tmp_path: Path):
+    async with running(tmp_path) as rig:
+        rig.bus.post(window(rig, "statera", 2))
+        await eventually(lambda: rig.gateway.control.directives.instances["sim-1"].controls.n_run == 2)
+        for number in range(HELD_LEAST):
+            answer = await rig.post(chat(f"number {number}", tokens=3, n=4))
+            assert answer.status == 200
+        assert rig.gateway.control.directives.instances["sim-1"].n_run.source == "statera"
+    scores = rig.gateway.agents.scores.windows["statera"]
+    assert (scores.scored, scores.agent_loss) == (HELD_LEAST, 0.0)
 
 
 async def test_length_bounds_count_once_they_have_proven_right_and_no_longer_when_they_are_wrong(tmp_path: Path):
