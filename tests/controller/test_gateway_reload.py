@@ -1,5 +1,6 @@
 """A configuration that is read again: what is taken live, what is said to take a restart, and that a wrong one changes nothing."""
 
+import asyncio
 import json
 import os
 import signal
@@ -103,6 +104,18 @@ async def test_what_operators_hold_goes_before_a_configuration_that_was_read_aga
         assert gateway.control.directives.instances["sim-1"].controls.n_run == 2
         await rig.admin("DELETE", "/admin/policy")
         await eventually(lambda: gateway.scheduler.policy == "sjf")
+
+
+async def test_an_engine_that_leaves_stays_closed_when_an_operator_lifts_its_drain(tmp_path: Path):
+    # The next tick would close it again.
+    async with running(tmp_path, engines=2, scheduler=SchedulerConfig(policy="fcfs", tick_s=3600.0)) as rig:
+        gateway = rig.gateway
+        assert (await rig.admin("POST", "/admin/engines/sim-1/drain")).status == 200
+        gateway.reload(msgspec.structs.replace(gateway.config, engines=gateway.config.engines[1:]))
+        assert (await rig.admin("POST", "/admin/engines/sim-1/undrain")).json["released"]
+        assert [instance.draining for instance in gateway.fleet.instances.values()] == [True, False]
+        answers = await asyncio.gather(*(rig.post(ask()) for _ in range(4)))
+        assert {(answer.status, answer.headers["x-hmas-instance"]) for answer in answers} == {(200, "sim-2")}
 
 
 async def test_a_configuration_is_read_beside_the_loop_and_one_at_a_time(tmp_path: Path):
