@@ -30,7 +30,7 @@ class Scripted:
 
 
 @asynccontextmanager
-async def scripted(script: Script, **options: Any) -> AsyncIterator[tuple[Scripted, EngineClient]]:
+async def scripted(script: Script, *, reads: bool = True, **options: Any) -> AsyncIterator[tuple[Scripted, EngineClient]]:
     server = Scripted()
     writers: list[asyncio.StreamWriter] = []
 
@@ -41,7 +41,7 @@ async def scripted(script: Script, **options: Any) -> AsyncIterator[tuple[Script
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 length = next((int(line[16:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length: ")), 0)
-                server.requests.append(head + await reader.readexactly(length))
+                server.requests.append(head + await reader.readexactly(length if reads else 0))
                 await script(reader, writer, len(server.requests))
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
@@ -73,11 +73,11 @@ def says(*pieces: bytes, close: bool = False) -> Script:
     return script
 
 
-async def ask(client: EngineClient) -> tuple[int, bytes]:
-    response = await client.send("/x", b"{}", {"x-request-id": "r"})
-    body = b"".join([chunk async for chunk in response.chunks()])
+async def ask(client: EngineClient, body: bytes = b"{}") -> tuple[int, bytes]:
+    response = await client.send("/x", body, {"x-request-id": "r"})
+    found = b"".join([chunk async for chunk in response.chunks()])
     await response.close()
-    return response.status, body
+    return response.status, found
 
 
 async def test_the_request_as_it_goes_over_the_wire():
@@ -123,6 +123,18 @@ async def test_a_body_that_ends_with_its_connection():
     async with scripted(says(b"HTTP/1.1 200 OK\r\n\r\nall of", b" it", close=True)) as (server, client):
         assert await ask(client) == (200, b"all of it")
         assert await ask(client) == (200, b"all of it")
+    assert server.connections == 2
+
+
+async def test_a_connection_whose_request_was_answered_before_it_was_read_is_not_used_again():
+    async def answers_the_head(_: asyncio.StreamReader, writer: asyncio.StreamWriter, __: int) -> None:
+        writer.write(PLAIN)
+        await writer.wait_closed()
+
+    async with scripted(answers_the_head, reads=False) as (server, client), asyncio.timeout(5):
+        # More than the kernel takes: what is left of it would go before the next request.
+        assert await ask(client, b"x" * (16 << 20)) == (200, b"ok")
+        assert await ask(client) == (200, b"ok")
     assert server.connections == 2
 
 
