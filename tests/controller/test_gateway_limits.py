@@ -158,6 +158,7 @@ async def test_the_drain_lets_running_requests_end(tmp_path: Path):
     assert (ready.status, ready.json["ready"]) == (503, False)
     assert (refused.status, refused.error["code"]) == (503, "draining")
     assert "retry-after" in refused.headers
+    assert [one.headers["connection"] for one in (ready, refused)] == ["close", "close"]
     assert answer.events[-1] == "[DONE]"
     assert not any("error" in event for event in answer.events[:-1])
     assert [completion.outcome for completion in completions] == [OutcomeKind.COMPLETED]
@@ -184,7 +185,7 @@ async def test_the_drain_lets_end_what_passes_through(tmp_path: Path):
         engine.release()
         answer = await asked
         await asyncio.wait_for(rig.serving, 1)
-    assert answer.status == 200
+    assert (answer.status, answer.headers["connection"]) == (200, "close"), "though it came before the drain"
 
 
 @pytest.mark.usefixtures("no_grace")

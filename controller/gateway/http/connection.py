@@ -274,8 +274,8 @@ class ClientConnection(asyncio.Protocol):
             head = RequestHead(data[: end + 4])
             reader = BodyReader(head, self._server.max_body_bytes, self._server.body_memory)
             self._ahead = b""
-            exchange = self._exchange = ClientExchange(head, reader, self, self._server.common_headers)
-            self.ending = self.ending or not head.keep_alive or self._server.closing
+            exchange = self._exchange = ClientExchange(head, reader, self, self._server)
+            self.ending = self.ending or not head.keep_alive
             self.due_s = NEVER_S
             rest = data[end + 4 :]
             if reader.complete:

@@ -6,12 +6,12 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from hmas.controller.gateway.errors import ApiError
-from hmas.controller.gateway.http.answer import CONTINUE, LAST_CHUNK, CommonHeaders, answer_head
+from hmas.controller.gateway.http.answer import CONTINUE, LAST_CHUNK, answer_head
 from hmas.controller.gateway.http.body import BodyReader
 from hmas.controller.gateway.http.head import RequestHead
 
 if TYPE_CHECKING:
-    from hmas.controller.gateway.http.connection import ClientConnection
+    from hmas.controller.gateway.http.connection import ClientConnection, ServerState
 
 NO_BODY = frozenset({204, 304})
 
@@ -30,7 +30,6 @@ class ClientExchange:
         "_begun_s",
         "_carrier",
         "_chunked",
-        "_common_headers",
         "_drained",
         "_expects",
         "_fault",
@@ -38,6 +37,7 @@ class ClientExchange:
         "_minor",
         "_received_s",
         "_resume",
+        "_server",
         "_waiter",
         "ended",
         "headers",
@@ -49,7 +49,7 @@ class ClientExchange:
         "task",
     )
 
-    def __init__(self, head: RequestHead, reader: BodyReader, carrier: "ClientConnection", common_headers: CommonHeaders) -> None:
+    def __init__(self, head: RequestHead, reader: BodyReader, carrier: "ClientConnection", server: "ServerState") -> None:
         self.method = head.method
         self.path = head.path
         self.query = head.query
@@ -62,7 +62,7 @@ class ClientExchange:
         self._received_s = 0.0
         self._minor = head.minor
         self._carrier = carrier
-        self._common_headers = common_headers
+        self._server = server
         self._head = b""
         self._chunked = False
         self._resume: Callable[[], None] | None = None
@@ -122,7 +122,7 @@ class ClientExchange:
         if not self._chunked:
             self._carrier.ending = True
         self._head = answer_head(
-            status, headers, self._framing("transfer-encoding: chunked\r\n" if self._chunked else ""), self._common_headers
+            status, headers, self._framing("transfer-encoding: chunked\r\n" if self._chunked else ""), self._server.common_headers
         )
 
     def write(self, data: bytes) -> bool:
@@ -166,7 +166,7 @@ class ClientExchange:
             self.abandon()
             return
         self.started = self.ended = True
-        head = answer_head(status, headers, self._framing(f"content-length: {len(body)}\r\n"), self._common_headers)
+        head = answer_head(status, headers, self._framing(f"content-length: {len(body)}\r\n"), self._server.common_headers)
         transport.write(head if self.method == "HEAD" or status in NO_BODY else head + body)
 
     def abandon(self) -> None:
@@ -212,7 +212,8 @@ class ClientExchange:
         return head + data
 
     def _framing(self, length: str) -> str:
-        # A body that has not arrived cannot be distinguished from the next request, so the connection has to end with this one.
-        if not self.reader.complete:
+        # A body that has not arrived cannot be distinguished from the next request, so the connection has to end with this one. While the
+        # server closes it ends, too, also if the request came before.
+        if self._server.closing or not self.reader.complete:
             self._carrier.ending = True
         return length + "connection: close\r\n" if self._carrier.ending else length
