@@ -1,12 +1,15 @@
 """Clients that do not read their answers, or read them slowly: what they may hold, and for how long."""
 
 import asyncio
+import socket
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from hmas_lab.virtual_loop import VirtualLoop, run_virtual
 from http_kit import HOST, Client, Serving, echo, serving
+from typing_kit import known
 
 from hmas.controller.gateway.http.connection import DRAIN_LOOK_S, DRAIN_S, WRITE_BUFFER_BYTES
 from hmas.controller.gateway.http.server import HttpServer
@@ -104,6 +107,28 @@ def test_a_client_that_reads_slowly_but_reads_is_kept():
             assert not streamer.left
 
     in_virtual_time(scenario, streamer.handle)
+
+
+@pytest.mark.parametrize(("size", "is_kept"), [(1 << 16, False), (1 << 17, True)])
+def test_a_client_has_to_take_a_64th_of_the_rest_in_30_s(size: int, is_kept: bool):
+    """A 64th is 256 KiB at first. The system's buffers are small: it empties large ones in steps of a megabyte."""
+
+    async def handler(_: HttpRequest, out: Responder) -> None:
+        out.send(200, {}, b"x" * LARGE)
+
+    async def scenario(_: VirtualLoop, http: Serving) -> None:
+        async with http.client(limit=2048) as client:
+            (connection,) = http.server.state.connections
+            known(connection.transport).get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+            client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+            client.send(ask(b"whole"))
+            with suppress(asyncio.IncompleteReadError, ConnectionError):
+                for _look in range(12):
+                    await asyncio.sleep(10.0)
+                    await client.reader.readexactly(size)
+            assert bool(http.server.state.connections) is is_kept
+
+    in_virtual_time(scenario, handler)
 
 
 def test_requests_behind_an_unread_answer_wait_until_it_is_read():
