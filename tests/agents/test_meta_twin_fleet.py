@@ -2,12 +2,12 @@
 
 import math
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from message_kit import instance_view
+from message_kit import instance_view, system_snapshot
+from msgspec.structs import replace
 from scipy.optimize import nnls  # type: ignore[import-untyped]  # it ships no types
 from twin_kit import EDF, FCFS, PLAIN, answered, asked, blocked, completion, engine, looked, plant, served_fleet, told, told_of, world
 from typing_kit import known, of_type
@@ -116,7 +116,7 @@ def test_an_engine_that_served_nothing_of_late_does_not_silence_the_twin():
     both = told(now_s, engine(now_s, 0, 30_000))
 
     def seen(**more):
-        fleet.observe(msgspec.structs.replace(both, instances=[*both.instances, instance_view("spare", **more)]))
+        fleet.observe(replace(both, instances=[*both.instances, instance_view("spare", **more)]))
         plants, why = fleet.plants(now_s, 60.0)
         return [one.name for one in plants], why
 
@@ -125,7 +125,7 @@ def test_an_engine_that_served_nothing_of_late_does_not_silence_the_twin():
     fleet.learn(completion(1, now_s - 30.0, 51, instance="spare"))
     assert seen(in_flight=0) == ([], "the speed of spare is not known yet")
     now_s += 61.0
-    both = msgspec.structs.replace(both, sent_s=now_s)
+    both = replace(both, sent_s=now_s)
     assert seen(in_flight=0) == (["a"], "")
 
 
@@ -136,7 +136,7 @@ def beside(models: list[str], others: list[str]) -> tuple[FleetModel, float]:
     """A fleet with one engine that is known, and one without counters that serves, too."""
     fleet, now_s = served_fleet()
     known_engine = told(now_s, engine(now_s, 0, 30_000), models=models)
-    fleet.observe(msgspec.structs.replace(known_engine, instances=[*known_engine.instances, instance_view("b", models=others, **BLIND)]))
+    fleet.observe(replace(known_engine, instances=[*known_engine.instances, instance_view("b", models=others, **BLIND)]))
     return fleet, now_s
 
 
@@ -159,7 +159,7 @@ def test_an_engine_without_counters_that_is_like_no_other_is_left_out_with_its_r
     twin = Twin(fleet, TwinSettings(admission=PLAIN, window_s=60.0))
     for number in range(400):
         one = asked(number, now_s - 70.0 + number / 6.0, 10)
-        twin.traffic.keep(msgspec.structs.replace(one, request=msgspec.structs.replace(one.request, model="mnnn"[number % 4])))
+        twin.traffic.keep(replace(one, request=replace(one.request, model="mnnn"[number % 4])))
     fleet.overdue = 200
     found = of_type(Question, twin.question([FCFS], 0.0, now_s))
     assert {one.request.model for one in found.world.asked} == {"m"}
@@ -172,13 +172,13 @@ def test_an_engine_with_counters_silences_the_twin_for_no_longer_than_a_window()
     fleet, now_s = served_fleet()
     for later_s, found in ((0.0, []), (59.0, []), (61.0, ["a", "b"])):
         both = told(now_s + later_s, engine(now_s + later_s, 0, 30_000))
-        fleet.observe(msgspec.structs.replace(both, instances=[*both.instances, instance_view("b", in_flight=1)]))
+        fleet.observe(replace(both, instances=[*both.instances, instance_view("b", in_flight=1)]))
         assert [one.name for one in fleet.plants(now_s + later_s, 60.0)[0]] == found
 
 
 def test_without_any_known_engine_the_twin_is_silent():
     fleet = FleetModel()
-    fleet.observe(msgspec.structs.replace(told(0.0), instances=[instance_view("b", **BLIND)]))
+    fleet.observe(replace(told(0.0), instances=[instance_view("b", **BLIND)]))
     assert fleet.plants(0.0, 60.0) == ([], "the speed of b is not known: it reports no counters, and so needs `engines[].profile`")
 
 
@@ -263,11 +263,8 @@ def test_a_share_of_the_guard_that_was_set_explicitly_has_no_factor():
 
 def test_a_share_of_the_guard_that_the_gateway_sets_aside_is_not_replayed():
     tight = Candidate(policy="fcfs", parameters={"tpot_guard": 0.01})
-    strict = msgspec.structs.replace(PLAIN, tpot_guard=0.5)
-    strained = [
-        msgspec.structs.replace(one, believed=msgspec.structs.replace(one.believed, slo=Slo(ttft_ms=2000.0, tpot_ms=25.0)))
-        for one in blocked()
-    ]
+    strict = replace(PLAIN, tpot_guard=0.5)
+    strained = [replace(one, believed=replace(one.believed, slo=Slo(ttft_ms=2000.0, tpot_ms=25.0))) for one in blocked()]
     shares = [
         looked(one, window=strained, settings=strict, drops_share=drops).good
         for one, drops in ((FCFS, False), (tight, False), (tight, True))
@@ -284,7 +281,7 @@ def test_an_instance_that_serves_another_model_is_measured_anew():
 
 def test_a_window_that_moved_binds_in_the_replay_when_it_did():
     given = tuple((at_s, Controls(n_run=n_run)) for at_s, n_run in ((0.0, 256), (1040.0, 4), (1080.0, 256)))
-    moved = msgspec.structs.replace(plant(), regulated=given)
+    moved = replace(plant(), regulated=given)
     wide, tight, found = (looked(FCFS, plants=(one,)) for one in (plant(n_run=256), plant(n_run=4), moved))
     assert tight.good < found.good - 0.05
     assert found.good < wide.good - 0.05
@@ -321,7 +318,7 @@ def test_least_squares_without_negatives_is_what_scipy_finds(rows):
 
 
 def serving(name: str, *models: str):
-    return msgspec.structs.replace(plant(name), models=frozenset(models) or None)
+    return replace(plant(name), models=frozenset(models) or None)
 
 
 def test_an_instance_is_replayed_with_the_models_that_it_serves():
@@ -338,7 +335,7 @@ def test_instances_of_other_models_stand_for_no_other_and_what_nobody_serves_is_
     many = [asked(number, 1000.0 + number, 10) for number in range(400)]
     assert part_of([serving("a", "m"), serving("b", "m")], 400, 200).share == 0.5
     assert part_of([serving("a", "m"), serving("b", "n")], 400, 200).share == 1.0
-    assert part_of([serving("a", "m"), msgspec.structs.replace(serving("b", "m"), held=True)], 400, 200).share == 1.0
+    assert part_of([serving("a", "m"), replace(serving("b", "m"), held=True)], 400, 200).share == 1.0
     assert part_of([serving("a", "m"), serving("b", "n")], 400, 200).of(many) == many
     assert part_of([serving("a", "n"), serving("b")], 400, 200).of(many) == many
     assert part_of([serving("a", "n")], 400, 200).of(many) == []
@@ -347,6 +344,19 @@ def test_instances_of_other_models_stand_for_no_other_and_what_nobody_serves_is_
 @pytest.mark.parametrize(("forced", "n_run"), [(["knobs"], 12), (["knobs:a"], 12), (["knobs:b", "budget:a"], 64)])
 def test_where_an_operator_holds_the_window_no_candidate_has_another(forced, n_run):
     fleet = FleetModel(lambda _name: load_profile("demo-small"))
-    fleet.observe(msgspec.structs.replace(told(0.0), forced=forced))
+    fleet.observe(replace(told(0.0), forced=forced))
     plants, _ = fleet.plants(0.0, 60.0)
     assert plants[0].controls(EDF.window(64), 0.0).n_run == n_run
+
+
+def test_a_part_of_the_fleet_has_its_part_of_the_queue():
+    settings = TwinSettings(admission=replace(PLAIN, queue_limit=1000), window_s=120.0, budget_s=0.5)
+    twin = Twin(FleetModel(lambda _name: load_profile("demo-small")), settings)
+    window = blocked(rate=40.0)
+    for one in window:
+        twin.traffic.keep(one)
+    now_s = window[-1].request.arrival_s
+    twin.observe(system_snapshot(*(instance_view(f"i{number}", n_run=32) for number in range(8)), sent_s=now_s))
+    found = of_type(Question, twin.question((FCFS,), float("-inf"), now_s)).world
+    assert 1 <= len(found.plants) < 8
+    assert found.settings.queue_limit == 125 * len(found.plants)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from message_kit import request_features
 from msgspec.structs import replace
-from twin_kit import asked, completion, plant, world
+from twin_kit import PLAIN, asked, completion, plant, world
 
 from hmas.agents.meta.candidate import Candidate
 from hmas.agents.meta.twin.carried import Open, carried, open_of
@@ -117,6 +117,14 @@ def test_several_answers_to_one_request_are_decoded_side_by_side_each_in_a_slot_
     assert first.total_ms < 0.4 * alone.total_ms
     assert second.queue_ms > 0.8 * first.total_ms, "the first has all four slots"
     assert len(replace(opened, request=replace(opened.request, sequences=4096)).apart()) == APART_MOST
+
+
+def test_the_queue_of_a_replay_counts_a_request_with_several_answers_once():
+    window = [asked(number, 100.0 + number / 1e3, 400) for number in range(4)]
+    window = [replace(one, request=replace(one.request, sequences=4)) for one in window]
+    _, records = replay(world(window, plants=(plant(n_run=4),), settings=replace(PLAIN, queue_limit=2)), Candidate(policy="fcfs"))
+    assert [record.outcome for record in records] == [OutcomeKind.COMPLETED] * 3 + [OutcomeKind.REJECTED]
+    assert 0.0 == records[0].queue_ms < records[1].queue_ms < records[2].queue_ms, "none of their answers was refused"
 
 
 def opened(number: int):

@@ -7,6 +7,7 @@ times.
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 import msgspec
 from msgspec.structs import replace
@@ -247,7 +248,7 @@ class Twin:
         world = ReplayScenario(
             asked=(*self.lengths.draw((*there, *asked, *_once_more(asked, now_s, TAIL * settings.window_s)), still.running),),
             plants=part.plants,
-            settings=settings.admission,
+            settings=replace(settings.admission, queue_limit=ceil(part.share * settings.admission.queue_limit)),
             from_s=from_s,
             until_s=now_s,
             cost_threshold=self.cost_thresholds.at(now_s),
