@@ -124,6 +124,15 @@ def test_a_long_log_is_put_aside_while_the_server_goes_on_writing(tmp_path: Path
     assert log.stat().st_size < 10_000, "it has no hole"
 
 
+def test_a_log_on_a_full_disk_is_bounded_and_ends_nothing(tmp_path: Path):
+    server, log = EmbeddedServer(tmp_path), tmp_path / "server.log"
+    server.bound_log()
+    log.write_bytes(b"a" * (embedded.LOG_MOST + 1))
+    (tmp_path / "server.log.1").symlink_to("/dev/full")
+    server.bound_log()
+    assert log.stat().st_size == 0
+
+
 @pytest.mark.parametrize("error", [OSError("no memory"), subprocess.SubprocessError("in preexec_fn")])
 def test_a_server_that_cannot_be_started_may_be_tried_again(tmp_path, monkeypatch, error):
     def fails(*_: object, **__: object) -> None:
