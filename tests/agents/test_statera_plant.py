@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from hmas.agents.statera.budgets import BandBudget, BudgetInputs
 from hmas.agents.statera.conformal import LengthCalibrator
+from hmas.agents.statera.gains import Gains
 from hmas.agents.statera.guard_factor import GuardFactorController
 from hmas.agents.statera.loops import Band, Load, WindowLoop
 from hmas.agents.statera.model import StateraModel
@@ -121,6 +122,13 @@ def test_a_wrong_model_does_not_hold_the_window_down_for_ever():
         loop.sample(Band(0.75, 0.92).log_error(min(4.0, n_run / 64)))
         loop.update(Load(in_flight=n_run, waits=True, ceiling=256), Target(n_run=2, rps=1.0, share=1.0, pressure=0.5), 0.5)
     assert loop.n_run(256) >= 20
+
+
+@pytest.mark.parametrize(("start", "aim", "after"), [(8.0, 200, 11), (200.0, 8, 100)])
+def test_a_window_with_a_target_moves_no_faster_than_one_without(start: float, aim: int, after: int):
+    loop = WindowLoop(1, start, cold_low=1.0, gains=Gains(lead_s=0.1))
+    loop.update(Load(in_flight=8, waits=False, ceiling=256), Target(n_run=aim, rps=1.0, share=1.0, pressure=0.5), 0.5)
+    assert loop.n_run(256) == after
 
 
 @given(
