@@ -4,15 +4,16 @@ import gzip
 import json
 import math
 from collections import Counter
+from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 from hmas_lab.cli import main
+from hmas_lab.training import recipe
 from hmas_lab.training.generator import Material, generate
 from hmas_lab.training.grammar import Grammar, own_grammar
 from hmas_lab.training.licences import licence_of
-from hmas_lab.training.recipe import recipe_sha256
 from hmas_lab.training.typed import LENGTH_FILES, PROMPTS_FILE, load, own_rows, write_rows
 
 from hmas.agents.perception.reading import TASKS
@@ -73,9 +74,16 @@ def test_given_texts_keep_their_braces_and_articles_fit():
     assert "material" in own_grammar()
 
 
-def test_the_recipe_has_a_hash():
-    assert recipe_sha256() == recipe_sha256()
-    assert len(recipe_sha256()) == 64
+def test_the_hash_of_the_recipe_is_that_of_its_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    module = tmp_path / "own_recipe" / "step.py"
+    module.parent.mkdir()
+    monkeypatch.setattr(recipe, "MODULES", (*recipe.MODULES, ("own_recipe", ("step.py",))))
+    found = []
+    for text in ("a = 1", "a = 2", "a = 1"):
+        module.write_text(text)
+        found.append(recipe.recipe_sha256())
+    assert found[0] == found[2] != found[1]
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -13,7 +13,7 @@ import pytest
 from hmas.cli.main import main
 from hmas.controller.core.errors import ConfigError
 from hmas.planning import StudyError
-from hmas.planning.backends import cores, on_cores
+from hmas.planning.backends import on_cores
 from hmas.planning.running import run_case
 from hmas.planning.sweep import Kept, Row, csv_text, curves, make_grid, means, points_of, run_points, sweep_document, varied, write_sweep
 
@@ -137,10 +137,6 @@ def test_processes_give_the_same_results(done, tmp_path):
     other = Kept(tmp_path / "results.jsonl")
     run_points(points, other, on_cores(2), lambda row, left: None)
     assert other.of(points) == kept.of(points)
-
-
-def test_cores_are_at_least_one():
-    assert cores() >= 1
 
 
 def test_means_and_curves(done):
