@@ -15,7 +15,7 @@ from scripted_kit import before, breakers, events, only, stream_of
 
 from hmas.controller.core.types import OutcomeKind
 from hmas.controller.gateway.instances.circuit_breaker import FAILURES
-from hmas.controller.gateway.requests.engine_errors import Complaint, read_complaint
+from hmas.controller.gateway.requests.engine_errors import Complaint, json_object, read_complaint, read_document
 
 BIAS = {"message": "token_id(s) [999999] in logit_bias", "type": "BadRequestError", "param": "logit_bias", "code": 400}
 ROLE = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}
@@ -64,6 +64,40 @@ def test_an_odd_document_never_breaks_the_reader(document: dict[str, Any]):
         if complaint is not None:
             assert complaint.status == 0 or 400 <= complaint.status <= 599
             assert orjson.loads(complaint.body())["error"]["type"]
+
+
+READ = ["choices", "code", "error", "id", "object", "status", "stop_reason", "type", "usage"]
+ANY_JSON = st.recursive(
+    JSON_VALUES | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["finish_reason", "x"]), inner, max_size=2),
+)
+
+
+@given(ANY_JSON | st.dictionaries(st.sampled_from([*READ, "message", "detail"]), ANY_JSON, max_size=6), st.sampled_from([200, 400]))
+def test_what_is_read_of_an_answer_is_what_it_says(document: Any, status: int):
+    body = orjson.dumps(document)
+    whole, read = json_object(body), read_document(status, body)
+    if whole is None or status != 200 or read_complaint(whole) is not None:
+        assert read == whole
+        return
+    assert read is not None
+    assert {key: read[key] for key in read if key != "choices"} == {key: whole[key] for key in whole if key in READ[1:]}
+    one, other = read.get("choices"), whole.get("choices")
+    if isinstance(other, list):
+        other = [{key: item[key] for key in item if key == "finish_reason"} if isinstance(item, dict) else item for item in other]
+    assert one == other
+
+
+def test_of_a_long_answer_no_more_is_built_than_is_read():
+    choice = {"message": {"content": "a"}, "finish_reason": "stop", "logprobs": {"content": [{"token": "a", "logprob": -0.5}]}}
+    answer = {"id": "x", "choices": [choice], "usage": {"completion_tokens": 1}, "data": [[0.5]]}
+    told = {"id": "x", "choices": [{"finish_reason": "stop"}], "usage": {"completion_tokens": 1}}
+    assert read_document(200, orjson.dumps(answer)) == told
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"a": "\xff"}', b'{"a": 1', b'{"a": tru}', b"[" * 100_000, b'{"id": ' + b"[" * 100_000])
+def test_an_answer_that_is_no_json_object_is_none(body: bytes):
+    assert read_document(200, body) is None
 
 
 def test_the_client_gets_the_whole_message_and_the_logs_a_part():

@@ -1,11 +1,12 @@
-"""Error documents of engines, in the forms that vLLM, SGLang and OpenAI-compatible servers use. Pure."""
+"""Reads the documents of engines, errors above all, in the forms that vLLM, SGLang and OpenAI-compatible servers use. Pure."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypedDict
 
+import msgspec
 import orjson
 
 from hmas.controller.gateway.errors import TYPE_OF_STATUS
@@ -32,6 +33,27 @@ REFUSALS = frozenset({401, 403, 404, 429})
 _WRAPPED_CODE = re.compile(r"input_value=\{'error': \{.*'code': (4\d\d)\}\}")
 """In the streams of Messages, vLLM cannot read an error of its own chat completions, and shows it, cut, in an error of that."""
 _UNKNOWN_NAME = re.compile(r"\b(model|response)(\b|_)", re.IGNORECASE)
+
+
+class _Choice(TypedDict, total=False):
+    finish_reason: Any
+
+
+class _Told(TypedDict, total=False):
+    """What the gateway reads of an answer, of any type. No more is built: an answer of 64 MiB would hold the event loop for seconds."""
+
+    choices: list[_Choice | list[Any] | str | float | bool | None] | dict[str, Any] | str | float | bool | None
+    code: Any
+    error: Any
+    id: Any
+    object: Any
+    status: Any
+    stop_reason: Any
+    type: Any
+    usage: Any
+
+
+_told = msgspec.json.Decoder(_Told).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +103,19 @@ def json_object(body: bytes) -> dict[str, Any] | None:
     except orjson.JSONDecodeError:
         return None
     return document if isinstance(document, dict) else None
+
+
+def read_document(status: int, body: bytes) -> dict[str, Any] | None:
+    """As `json_object`; of an answer with status 200 that is no error only the fields that the gateway reads."""
+    if status == 200:
+        try:
+            # The decoder does not look at the texts that it skips: the answer has to be UTF-8.
+            told: dict[str, Any] = {**_told(body.decode())}
+        except (ValueError, RecursionError):
+            return None
+        if read_complaint(told) is None:
+            return told
+    return json_object(body)
 
 
 def read_complaint(document: dict[str, Any]) -> Complaint | None:

@@ -7,7 +7,7 @@ import orjson
 
 from hmas.controller.gateway.http.transport import Responder
 from hmas.controller.gateway.requests.apis.api import NOT_AGAIN, Api, complaint_of
-from hmas.controller.gateway.requests.engine_errors import REFUSALS, Complaint, json_object, read_complaint
+from hmas.controller.gateway.requests.engine_errors import REFUSALS, Complaint, json_object, read_complaint, read_document
 from hmas.controller.gateway.requests.event_relay import (
     FULL_RETRY_AFTER,
     JSON,
@@ -77,7 +77,7 @@ async def relay(
         return
     body = await _read_whole(response)
     answer.in_engine_s = response.took_s()
-    document = _document(kind, body)
+    document = _document(response.status, kind, body)
     if api.lacks_path(response.status, document):
         raise _lacks_api(response.status, api, "" if document is None else complaint_of(document).message)
     failed = response.status if response.status >= 500 else _refused_with(response.status, document, api)
@@ -212,8 +212,8 @@ def _is_bytes_or_list(kind: str, body: bytes) -> bool:
         return False
 
 
-def _document(kind: str, body: bytes) -> dict[str, Any] | None:
+def _document(status: int, kind: str, body: bytes) -> dict[str, Any] | None:
     """The JSON object of a whole body, or of its first event if an error comes in the form of a stream."""
     if kind == SSE:
         return json_object(body.partition(b"data:")[2].partition(b"\n\n")[0])
-    return json_object(body) if kind == JSON or kind.endswith("+json") or not kind else None
+    return read_document(status, body) if kind == JSON or kind.endswith("+json") or not kind else None

@@ -13,7 +13,7 @@ from hmas.controller.gateway.instances.served_models import ACCEPT_GRACE_S
 from hmas.controller.gateway.requests.apis.api import complaint_of
 from hmas.controller.gateway.requests.apis.registry import api_of
 from hmas.controller.gateway.requests.auth import Authenticator
-from hmas.controller.gateway.requests.engine_errors import json_object
+from hmas.controller.gateway.requests.engine_errors import read_document
 from hmas.controller.gateway.requests.request_headers import answer_id
 from hmas.controller.observability.observer import Observers
 from hmas.engines.errors import EngineError
@@ -90,7 +90,7 @@ class KeptResponses:
             self._observer.passed_failed(instance.name)
             raise ApiError(502, "engine_error", str(error), retry_after_s=1) from error
         self._observer.passed_through(status, self._fleet.now_s() - begun_s)
-        document = json_object(body)
+        document = read_document(status, body)
         api = api_of(RESPONSES)
         if api.lacks_path(status, document):
             raise api.unsupported(status, "" if document is None else complaint_of(document).message)
