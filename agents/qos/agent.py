@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from hmas.agents.qos.model import SNAPSHOT_AGE_S, QosModel
+from hmas.agents.qos.model import QosModel
 from hmas.controller.bus.base import Bus
 from hmas.controller.config.schema import Config
-from hmas.controller.core.messages import TELEMETRY, Completion, Message, SystemSnapshot
+from hmas.controller.core.messages import TELEMETRY, VIEW_FRESH_S, Completion, Message, SystemSnapshot
 
 REPLAY = 5_000
 """Newest telemetry entries read at start to refill the windows."""
@@ -17,8 +17,8 @@ class QosAgent:
 
     name = "qos"
     streams: tuple[str, ...] = (TELEMETRY,)
-    # An old completion still calibrates lengths.
-    max_age_s: Mapping[type[Message], float] = MappingProxyType({SystemSnapshot: SNAPSHOT_AGE_S})
+    # A view of an older snapshot would be of no use. An old completion still calibrates lengths.
+    max_age_s: Mapping[type[Message], float] = MappingProxyType({SystemSnapshot: VIEW_FRESH_S})
 
     def __init__(self, model: QosModel) -> None:
         self.model = model

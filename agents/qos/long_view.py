@@ -29,12 +29,12 @@ def build_long_view(
     telemetry: TelemetryCounts,
     span_s: float,
     arrivals_span_s: float,
-    now_s: float,
+    sent_s: float,
 ) -> LongView:
     """Builds V_long from the newest snapshot and what was counted within the window: `mismatches` has a score of Eq. 7 per second.
 
     `span_s` is the observed part of the window, more than 0, and `arrivals_span_s` the part under the present gateway, which counts
-    arrivals; `now_s` is the time stamp of the view.
+    arrivals; `sent_s` is the time stamp of the view.
     """
     row = tallies.long.total()
     settled = tally(row)
@@ -46,7 +46,7 @@ def build_long_view(
     senders = tallies.tenants()
     fair, tenants = fairness(senders.held, snapshot.tenant_weights)
     return LongView(
-        sent_s=now_s,
+        sent_s=sent_s,
         window_s=span_s,
         policy=snapshot.policy,
         arrived=arrived,

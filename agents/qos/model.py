@@ -14,7 +14,7 @@ from hmas.agents.qos.short_view import build_short_view
 from hmas.agents.qos.tallies import Tallies
 from hmas.agents.qos.windows import TimeWindow
 from hmas.agents.qos.workload_watch import Blocks
-from hmas.controller.core.messages import Completion, LongView, ShortView, SystemSnapshot
+from hmas.controller.core.messages import VIEW_FRESH_S, Completion, LongView, ShortView, SystemSnapshot
 from hmas.controller.core.messages.views import TelemetryCounts
 from hmas.controller.core.objectives import mismatch
 from hmas.controller.core.statistics.recent_ids import RecentIds
@@ -32,8 +32,6 @@ MISMATCH_MAX = 100.0
 """Upper bound of Eq. 7, which has none while nothing at all is served."""
 SHORT_PERIOD_S = 0.2
 """Shortest time between two short views."""
-SNAPSHOT_AGE_S = 10.0
-"""Age above which a snapshot is not delivered: a view of it would already be wrong."""
 
 
 class QosModel:
@@ -113,7 +111,7 @@ class QosModel:
         """Whether the bus delivers a snapshot that was replayed; the gateway's first newer one ends the question."""
         newest_s = self._replayed_s.get(snapshot.gateway)
         # None that is older still is delivered again: then the gateway's clock went back.
-        if newest_s is not None and newest_s - SNAPSHOT_AGE_S <= snapshot.sent_s <= newest_s:
+        if newest_s is not None and newest_s - VIEW_FRESH_S <= snapshot.sent_s <= newest_s:
             return True
         self._replayed_s.pop(snapshot.gateway, None)
         return False
@@ -206,7 +204,7 @@ class QosModel:
             window_s=self._short_window_s,
             span_s=self._span_s(window.start_s),
             at_s=self._now_s,
-            now_s=now_s,
+            sent_s=min(self._now_s, now_s),
         )
 
     def _long_view(self, snapshot: SystemSnapshot, now_s: float) -> LongView:
@@ -219,5 +217,5 @@ class QosModel:
             telemetry=TelemetryCounts(**self._wrong),
             span_s=self._span_s(start_s),
             arrivals_span_s=self._span_s(max(start_s, self._gateway_since_s)),
-            now_s=now_s,
+            sent_s=min(self._now_s, now_s),
         )

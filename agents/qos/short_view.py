@@ -22,12 +22,12 @@ def build_short_view(
     window_s: float,
     span_s: float,
     at_s: float,
-    now_s: float,
+    sent_s: float,
 ) -> ShortView:
     """Builds V_short from the newest snapshot and the counts of the short window.
 
     `span_s` is the covered part of the configured `window_s`, more than 0; by `at_s`, the time of the telemetry, an engine's figures count
-    as fresh; `now_s` is the time stamp of the view.
+    as fresh; `sent_s` is the time stamp of the view.
     """
     settled = tally(row)
     missed = shares(settled)
@@ -39,7 +39,7 @@ def build_short_view(
         fallbacks.append("throughput")
         output_tps = int(row[col.PRODUCED]) / span_s
     return ShortView(
-        sent_s=now_s,
+        sent_s=sent_s,
         window_s=window_s,
         policy=snapshot.policy,
         queued=max(0, snapshot.queued),

@@ -10,7 +10,10 @@ from test_shell import ManualClock
 from typing_kit import known, of_type
 
 from hmas.agents.meta.agent import MetaAgent
+from hmas.agents.qos.agent import QosAgent
+from hmas.agents.qos.model import QosModel
 from hmas.agents.runtime.shell import make_agent
+from hmas.agents.statera.agent import StateraAgent
 from hmas.controller.config.schema import AgentsConfig, Config, SchedulerConfig
 from hmas.controller.core.messages import (
     ACTIONS,
@@ -22,6 +25,7 @@ from hmas.controller.core.messages import (
     MetaDecision,
     RequestNotice,
     ShortView,
+    SystemSnapshot,
 )
 
 CONFIG = Config(scheduler=SchedulerConfig(policy="edf", n_run=16), agents=AgentsConfig(meta_period_s=5.0, statera_period_s=0.2))
@@ -51,6 +55,15 @@ def play(agents, messages) -> list:
 
 def of(kind, messages) -> list:
     return [message for message in messages if isinstance(message, kind)]
+
+
+def test_a_view_is_as_old_as_what_it_shows():
+    qos = QosAgent(QosModel())
+    said = [qos.handle([snapshot(sent_s, arrived=1, ended=1)], now_s) for sent_s, now_s in ((1000.0, 1002.9), (1005.1, 1005.0))]
+    stamps = [[type(view), view.sent_s] for views in said for view in views if isinstance(view, ShortView | LongView)]
+    # One from a clock that is a little ahead is as of now.
+    assert stamps == [[ShortView, 1000.0], [LongView, 1000.0], [ShortView, 1005.0], [LongView, 1005.0]]
+    assert QosAgent.max_age_s[SystemSnapshot] <= StateraAgent.max_age_s[ShortView], "no view is made that nobody may act on"
 
 
 def test_the_chain_from_telemetry_to_controls():

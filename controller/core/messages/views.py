@@ -8,7 +8,7 @@ from hmas.controller.core.messages.requests import Completion
 from hmas.controller.core.messages.system import InstanceView
 
 VIEW_FRESH_S = 3.0
-"""Age above which a short view is of no use any more."""
+"""Age above which a short view is of no use any more, and no view is made of a snapshot."""
 
 
 class LatencySummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +69,7 @@ class ShortView(Message, frozen=True, tag="short_view"):
     """V_short: the fast view (qos -> statera, and meta's guards), every cycle (H-MAS 3.3).
 
     Attributes:
+        sent_s: Time of the snapshot that it shows: its age is that of its figures.
         window_s: Span of the latency figures.
         violation_rate: Share of requests settled within the window, by ending or by passing their TTFT target in the queue, that missed an
             SLO; `ttft_violation_rate`, `tpot_violation_rate`: the same by target, the latter for ended requests.
@@ -119,6 +120,7 @@ class LongView(Message, frozen=True, tag="long_view"):
     """V_long: the slow view (qos -> meta), once per aggregation window (H-MAS 3.3, C.1).
 
     Attributes:
+        sent_s: As in `ShortView`.
         arrival_rps: Mean arrival rate; `arrival_cv` the coefficient of variation of inter-arrival times.
         burst_ratio: Largest 1 s arrival count over the mean.
         prompt_mean, output_mean, total_cv: Lengths in tokens, and the variation of service time (severity of HOL blocking).
