@@ -53,7 +53,7 @@ def queued_for(queues: ModelQueues) -> dict[str, float]:
     """See `InstanceView.queued_for`; by instance, without those for which none wait. O(groups x instances)."""
     shares: dict[str, float] = {}
     for group in queues.groups:
-        waiting, instances = len(group.members), group.instances.all
+        waiting, instances = group.waiting, group.instances.all
         if waiting and instances:
             able = [instance for instance in instances if instance.available] or instances
             for instance in able:

@@ -9,6 +9,7 @@ from typing_kit import known
 from hmas.controller.core.messages import LengthBound
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo, TaskType
 from hmas.controller.routing.registry import make_router
+from hmas.controller.scheduling.admission.quotas import TenantLimits
 from hmas.controller.scheduling.instances.room import BLOCK_TOKENS
 from hmas.controller.scheduling.policies.registry import POLICIES
 from hmas.controller.scheduling.queue.drain_rate import QueuedWork
@@ -151,6 +152,30 @@ def test_the_snapshot_tells_which_models_an_instance_serves_unless_they_are_too_
     for models, told in ((None, []), ({"n", "m"}, ["m", "n"]), ({f"{number:01000d}" for number in range(3)}, [])):
         made.set_models("i0", None if models is None else frozenset(models))
         assert made.snapshot(101.0, "gate").instances[0].models == told
+
+
+def test_what_waits_for_its_own_tenants_limit_waits_for_no_instance():
+    made = Scheduler(
+        settings=SchedulerSettings(),
+        instances=[InstanceSpec(name=name, capacity_n_run=8) for name in ("a", "b")],
+        router=make_router("least-loaded"),
+        policy="fcfs",
+        tenants={"capped": TenantLimits(max_running=1)},
+    )
+    for name in ("a", "b"):
+        made.set_models(name, frozenset({name}))
+
+    def ask(number: int, model: str, tenant: str) -> dict[str, float]:
+        made.submit(msgspec.structs.replace(request(number), model=model, tenant=tenant), believed(), 100.0)
+        return {view.name: view.queued_for for view in made.snapshot(100.0, "gate").instances}
+
+    ask(0, "a", "capped")
+    made.dispatch(100.0)
+    assert ask(1, "b", "capped") == {"a": 0.0, "b": 0.0}
+    assert made.dispatch(105.0) == []
+    assert ask(2, "b", "free") == {"a": 0.0, "b": 2.0}
+    made.end("000", OutcomeKind.COMPLETED, 106.0)
+    assert len(made.dispatch(106.0)) == 2
 
 
 @pytest.mark.parametrize(

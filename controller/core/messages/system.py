@@ -14,7 +14,8 @@ class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
         in_flight: Requests that were sent and have not ended. `in_flight_tokens`: their prompt plus produced tokens so far.
         sequences: Sequences of these requests; 0 if unknown.
         queued: Requests that are bound to it and wait. `queued_for`: all that wait for its models, over the instances
-            that may take them, or over all that serve them if none may.
+            that may take them, or over all that serve them if none may. Those of a model do not count while each waits for its tenant's
+            own limit of running requests.
         n_run, token_budget: The active controls (token_budget 0: the engine's own).
         kv_committed: Share of the KV fence taken by calibrated upper bounds, 0 to 1.
         tpot_pressure: 90 % quantile over in-flight requests of TPOT over its SLO, of whole answers as expected; 0 with none decoding.

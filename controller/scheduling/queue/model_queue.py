@@ -122,6 +122,15 @@ class ModelQueue:
         return next(iter(self.members.values()), None)
 
     @property
+    def waiting(self) -> int:
+        """How many requests wait for its instances: 0 if each waits for another one of its own tenant to end (`max_running`).
+
+        O(1), or O(n) where the oldest ones wait so.
+        """
+        requests = (one.entry.request for one in self.members.values())
+        return 0 if all(self._tenancy.capped(one.tenant, one.sequences) for one in requests) else len(self.members)
+
+    @property
     def held(self) -> int:
         """How many entries its structures hold; entries past their deadline are not counted here."""
         return len(self.ready.policy) + len(self.late.policy)
