@@ -292,7 +292,7 @@ class Gateway:
 
     def _make_routes(self) -> PublicRoutes:
         gateway, auth, bodies = self.config.gateway, self.auth, BodyParser()
-        kept = KeptResponses(fleet=self.fleet, auth=auth, observer=self.observer)
+        kept = KeptResponses(fleet=self.fleet, auth=auth, observer=self.observer, correct=self.scheduler.tenancy.correct)
         completions = CompletionHandler(
             manager=self.manager,
             fleet=self.fleet,

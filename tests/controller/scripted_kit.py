@@ -22,7 +22,7 @@ def events(*documents: object) -> bytes:
 async def scripted(answers: Callable[[dict[str, Any]], tuple[int, str, bytes]], asked: list[dict[str, Any]]) -> AsyncIterator[str]:
     """An engine that answers each completion with the status, content type and body that `answers` gives; yields its address.
 
-    It answers a request about a kept response with the path and the query that it was asked for.
+    A request about a kept response gets the document that it would answer a completion with, and the path and the query as `asked`.
     """
 
     async def complete(request: web.Request) -> web.Response:
@@ -35,7 +35,7 @@ async def scripted(answers: Callable[[dict[str, Any]], tuple[int, str, bytes]], 
         return web.json_response({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
 
     async def kept(request: web.Request) -> web.Response:
-        return web.json_response({"asked": request.path_qs})
+        return web.json_response(orjson.loads(answers({})[2]) | {"asked": request.path_qs})
 
     app = web.Application()
     app.router.add_post("/{tail:.*}", complete)

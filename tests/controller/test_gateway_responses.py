@@ -124,13 +124,28 @@ async def test_what_a_follow_up_says_again_and_what_was_only_thought_count_once(
     assert 3100 < second < 3150, "the kept conversation, and the new question"
 
 
-async def test_a_background_response_is_charged_what_it_is_expected_to_cost(tmp_path: Path):
+async def test_a_background_response_is_charged_what_is_expected_and_then_what_it_cost(tmp_path: Path):
     answer: dict[str, Any] = {"id": "resp_1", "object": "response", "status": "queued", "output": [], "usage": None}
     tenants = {"default": TenantConfig(tokens_per_minute=1, burst_tokens=10_000)}
     async with before(tmp_path, lambda _: (200, "application/json", orjson.dumps(answer)), tenants=tenants) as (rig, _):
-        left = [(await rig.post(ask(background=True, max_output_tokens=cap), PATH)).headers for cap in (50, 50)]
-    first, second = (int(headers["x-ratelimit-remaining-tokens"]) for headers in left)
+
+        async def left() -> int:
+            return int((await rig.post(ask(background=True, max_output_tokens=50), PATH)).headers["x-ratelimit-remaining-tokens"])
+
+        first, second = await left(), await left()
+        usage = {"input_tokens": 9, "output_tokens": 1000, "total_tokens": 1009}
+        answer |= {"status": "in_progress", "usage": usage}
+        await rig.get(f"{PATH}/resp_1")
+        answer |= {"status": "completed"}
+        for _ in range(2):
+            await rig.get(f"{PATH}/resp_1")
+        answer |= {"id": "resp_2", "status": "queued", "usage": None}
+        third = await left()
+        await rig.post(ask(previous_response_id="resp_1"), PATH)
+        prompt_tokens = (await rig.completions())[-1].prompt_tokens
     assert 50 <= first - second < 80
+    assert second - third == (first - second) + 950
+    assert prompt_tokens > 1009, "what the response says of itself counts for what continues it, too"
 
 
 async def test_a_query_about_a_response_goes_to_its_engine(tmp_path: Path):
@@ -140,8 +155,8 @@ async def test_a_query_about_a_response_goes_to_its_engine(tmp_path: Path):
         plain = await rig.get(f"{PATH}/resp_1")
         asked = await rig.get(f"{PATH}/resp_1/input_items?after=x%20y&limit=2&stream=false")
         streamed = await rig.get(f"{PATH}/resp_1?stream=true")
-    assert plain.json == {"asked": f"{PATH}/resp_1"}
-    assert asked.json == {"asked": f"{PATH}/resp_1/input_items?after=x%20y&limit=2&stream=false"}
+    assert plain.json == answer | {"asked": f"{PATH}/resp_1"}
+    assert asked.json["asked"] == f"{PATH}/resp_1/input_items?after=x%20y&limit=2&stream=false"
     assert (streamed.status, streamed.error["param"]) == (400, "stream")
 
 

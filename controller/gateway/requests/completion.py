@@ -19,7 +19,7 @@ from hmas.controller.gateway.http.transport import HttpRequest, Responder
 from hmas.controller.gateway.instances.failover import Failover
 from hmas.controller.gateway.instances.monitor import Fleet
 from hmas.controller.gateway.requests.active_request import ActiveRequest, Ending
-from hmas.controller.gateway.requests.apis.kept_responses import KeptResponses
+from hmas.controller.gateway.requests.apis.kept_responses import Kept, KeptResponses
 from hmas.controller.gateway.requests.apis.registry import api_of
 from hmas.controller.gateway.requests.auth import Authenticator
 from hmas.controller.gateway.requests.event_relay import sent_retry_after
@@ -359,7 +359,8 @@ class CompletionHandler:
     def _note_kept(self, live: ActiveRequest, answer: Answer) -> None:
         """Notes who keeps the answer. Of a stream its tokens are known at its end only."""
         if answer.response_id:
-            self._kept.note(answer.response_id, live.request.tenant, live.instance, answer.total_tokens)
+            charged = live.paid_tokens if answer.output_tokens is None else None
+            self._kept.note(answer.response_id, Kept(live.request.tenant, live.instance, answer.total_tokens, charged))
 
     def _headers(self, live: ActiveRequest) -> dict[str, str]:
         return self._manager.headers(live, self._clock.now_s())

@@ -307,6 +307,8 @@ class RequestManager:
         self._settle()
         now_s = self._clock.now_s()
         ended = self._scheduler.end(live.request.id, kind, now_s, output_tokens, cached_tokens)
+        if kind is OutcomeKind.COMPLETED:
+            live.paid_tokens = ended.paid_tokens
         if live.answers is not None:
             self._agents.ended(live.answers, ended, capped=ended.output_tokens >= live.request.output_limit)
         cached, asked = cached_tokens or 0, live.answers is None or live.answers.asked

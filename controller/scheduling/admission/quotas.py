@@ -200,11 +200,17 @@ class Tenancy:
 
     def settle(self, request: Request, tokens: int, now_s: float) -> None:
         """Corrects the charge of a request that has ended: gives back the excess, or takes the rest. `tokens` is 0 if it never ran."""
-        # The tenant's quota may have been added or removed since.
+        # The tenant's quota may have been added since.
         expected = self.charged.pop(request.id, None) if self.charged else None
-        meter = self._meters.get(request.tenant)
-        if expected is not None and meter is not None and meter.tokens is not None:
-            meter.tokens.take(tokens - expected, now_s)
+        if expected is not None:
+            self.correct(request.tenant, tokens - expected, now_s)
+
+    def correct(self, tenant: str, tokens: float, now_s: float) -> None:
+        """Takes tokens that a tenant has used beyond what it was charged, or gives them back if less than 0."""
+        # The tenant's quota may have been removed since.
+        meter = self._meters.get(tenant)
+        if meter is not None and meter.tokens is not None:
+            meter.tokens.take(tokens, now_s)
 
     def rates(self, tenant: str, now_s: float) -> dict[str, RateState]:
         """A tenant's quotas as reported to clients, keyed by `tokens` and `requests`; empty without quotas."""

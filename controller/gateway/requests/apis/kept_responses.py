@@ -2,6 +2,8 @@
 
 import re
 from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 from hmas.controller.core.bodies.responses import RESPONSES
@@ -15,17 +17,34 @@ from hmas.controller.gateway.requests.apis.registry import api_of
 from hmas.controller.gateway.requests.auth import Authenticator
 from hmas.controller.gateway.requests.engine_errors import read_document
 from hmas.controller.gateway.requests.request_headers import answer_id
+from hmas.controller.gateway.requests.sse import usage_figures, usage_total
 from hmas.controller.observability.observer import Observers
 from hmas.engines.errors import EngineError
 
 MAX_KEPT = 65_536
 """Ids that are remembered; beyond it the one that was used least recently is forgotten."""
+UNFINISHED = ("queued", "in_progress")
 ID = r"[A-Za-z0-9_-]{1,128}"
 PATHS = {
     re.compile(rf"{RESPONSES}/({ID})"): ("GET", "DELETE"),
     re.compile(rf"{RESPONSES}/({ID})/cancel"): ("POST",),
     re.compile(rf"{RESPONSES}/({ID})/input_items"): ("GET",),
 }
+
+
+class Kept(NamedTuple):
+    """A response that an engine keeps.
+
+    Attributes:
+        tenant, instance: Whose it is, and who keeps it.
+        tokens: Prompt and output by the engine's `usage`, 0 while unknown.
+        charged: Output tokens that its tenant was charged without a `usage`, as for one made in the background; None once that is settled.
+    """
+
+    tenant: str
+    instance: str
+    tokens: int
+    charged: int | None
 
 
 class KeptResponses:
@@ -36,20 +55,19 @@ class KeptResponses:
     The query of such a request goes to the engine as it is, but for `stream`: an answer is read whole.
     """
 
-    def __init__(self, *, fleet: Fleet, auth: Authenticator, observer: Observers) -> None:
+    def __init__(self, *, fleet: Fleet, auth: Authenticator, observer: Observers, correct: Callable[[str, float, float], None]) -> None:
+        """Starts empty. `correct`: takes a tenant, the tokens that it has used beyond what it was charged, and the time."""
         self._fleet = fleet
         self._auth = auth
         self._observer = observer
-        self._holders: OrderedDict[str, tuple[str, str, int]] = OrderedDict()
+        self._correct = correct
+        self._holders: OrderedDict[str, Kept] = OrderedDict()
 
-    def note(self, response_id: str, tenant: str, instance: str, tokens: int) -> None:
-        """Records that an instance answered a request of a tenant under this id. An id of another tenant stays with that tenant.
-
-        `tokens`: prompt and output by the engine's `usage`, 0 while unknown.
-        """
-        if not re.fullmatch(ID, response_id) or self._holders.get(response_id, (tenant,))[0] != tenant:
+    def note(self, response_id: str, kept: Kept) -> None:
+        """Records who keeps the response with this id. An id of another tenant stays with that tenant."""
+        if not re.fullmatch(ID, response_id) or self._holders.get(response_id, kept).tenant != kept.tenant:
             return
-        self._holders[response_id] = (tenant, instance, tokens)
+        self._holders[response_id] = kept
         self._holders.move_to_end(response_id)
         if len(self._holders) > MAX_KEPT:
             self._holders.popitem(last=False)
@@ -65,7 +83,7 @@ class KeptResponses:
         previous = call.previous_response
         if not previous:
             return "", 0
-        return self._holder(previous, tenant, "previous_response_id").name, self._holders[previous][2]
+        return self._holder(previous, tenant, "previous_response_id").name, self._holders[previous].tokens
 
     async def serve(self, http: HttpRequest, out: Responder) -> None:
         """Serves a request about one response: to read, delete or cancel it. The answer is the engine's own.
@@ -98,10 +116,22 @@ class KeptResponses:
             self._observer.passed_failed(instance.name)
         if document is None:
             raise ApiError(502, "engine_error", f"the engine answered {status} with a body that is no JSON object", retry_after_s=1)
-        if http.method == "DELETE" and status == 200:
-            self._holders.pop(response_id, None)
+        if status == 200:
+            self._settle(response_id, document)
+            if http.method == "DELETE":
+                self._holders.pop(response_id, None)
         headers = {"content-type": "application/json", "x-request-id": answer_id(http.headers), "x-hmas-instance": instance.name}
         out.send(status, headers, api.engine_document(status, document, body) if status >= 400 else body)
+
+    def _settle(self, response_id: str, document: dict[str, Any]) -> None:
+        """Corrects the charge for a response, once, if the document tells what it has used in the end."""
+        kept, usage = self._holders.get(response_id), document.get("usage")
+        if kept is None or kept.charged is None or not isinstance(usage, dict) or document.get("status") in UNFINISHED:
+            return
+        output_tokens = usage_figures(usage)[0]
+        if output_tokens is not None:
+            self._holders[response_id] = kept._replace(tokens=usage_total(usage), charged=None)
+            self._correct(kept.tenant, output_tokens - kept.charged, self._fleet.now_s())
 
     def _holder(self, response_id: str, tenant: str, param: str) -> Instance:
         """The instance that keeps a response of a tenant.
@@ -110,14 +140,14 @@ class KeptResponses:
             ApiError: 404 if none is known, or it is gone.
         """
         code = "previous_response_not_found" if param.startswith("previous") else "response_not_found"
-        owner, name, _ = self._holders.get(response_id, ("", "", 0))
-        if not name or owner != tenant:
+        kept = self._holders.get(response_id)
+        if kept is None or kept.tenant != tenant:
             raise ApiError(404, code, f"Response with id {response_id[:140]!r} not found.", param=param)
         self._holders.move_to_end(response_id)
-        instance = self._fleet.instances.get(name)
+        instance = self._fleet.instances.get(kept.instance)
         if instance is None or instance.draining or instance.down_for_s(self._fleet.now_s()) > ACCEPT_GRACE_S:
             why = "is gone" if instance is None else "is being drained" if instance.draining else "does not answer"
-            text = f"Response with id {response_id[:140]!r} not found: the engine that keeps it, {name}, {why}."
+            text = f"Response with id {response_id[:140]!r} not found: the engine that keeps it, {kept.instance}, {why}."
             raise ApiError(404, code, text, param=param)
         return instance
 
