@@ -170,22 +170,32 @@ class _Kernel:
             now_s = self._advance()
             if now_s is None:
                 break
-            if self._stirred:
-                self._stirred = False
-                # The gateway sweeps between other callbacks so as not to block its event loop; here it is done at once.
-                while self._scheduler.behind:
-                    self._scheduler.sweep(now_s)
-                for dispatch in self._scheduler.dispatch(now_s):
-                    self._send(dispatch, now_s)
+            self._dispatch(now_s)
             if self._touched:
                 self._step(now_s)
         return self._result()
 
+    def _dispatch(self, now_s: float) -> None:
+        """Sends what can be sent, if anything has happened after which the gateway looks for that."""
+        if not self._stirred:
+            return
+        self._stirred = False
+        # The gateway sweeps between other callbacks so as not to block its event loop; here it is done at once.
+        while self._scheduler.behind:
+            self._scheduler.sweep(now_s)
+        for dispatch in self._scheduler.dispatch(now_s):
+            self._send(dispatch, now_s)
+
     def poll(self, now_s: float) -> None:
-        """Takes a snapshot of every engine, as often as the gateway does."""
-        for name, engine in self._engines.items():
+        """Takes a snapshot of every engine, as often as the gateway does. Where a tick falls on the same time, its dispatches come first:
+        the gateway sends them while the engines answer.
+        """
+        for engine in self._engines.values():
             engine.model.sync(now_s)
-            self._scheduler.observe(engine.model.snapshot(name, now_s))
+        taken = [engine.model.snapshot(name, now_s) for name, engine in self._engines.items()]
+        self._dispatch(now_s)
+        for snapshot in taken:
+            self._scheduler.observe(snapshot)
 
     def tick(self, now_s: float) -> None:
         """The work of the gateway's tick: ends waiting and running requests whose deadline has passed."""
