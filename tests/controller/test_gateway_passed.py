@@ -44,6 +44,16 @@ class RerankEngine(BadEngine):
         return web.Response(body=RANKED, content_type="application/json")
 
 
+class StreamEngine(BadEngine):
+    """Answers with a stream what nobody asked to have streamed."""
+
+    async def _generate(self, request: web.Request) -> web.StreamResponse:
+        self.posts += 1
+        await request.read()
+        body = b'data: {"object":"list","data":[{"embedding":[1.0]}]}\n\n' * 2 + b"data: [DONE]\n\n"
+        return web.Response(body=body, content_type="text/event-stream")
+
+
 def embedding(text: str) -> dict[str, Any]:
     return {"model": MODEL, "input": text, "encoding_format": "bytes"}
 
@@ -57,6 +67,20 @@ async def test_embeddings_in_bytes_are_an_answer(tmp_path: Path):
     found = {(answer.status, answer.headers["content-type"], answer.headers["metadata"], answer.body) for answer in answers}
     assert found == {(200, "application/octet-stream", METADATA, BYTES)}
     assert first.posts + second.posts == len(answers)
+
+
+async def test_a_stream_of_embeddings_is_refused_before_the_client_sees_any_of_it(tmp_path: Path):
+    streaming, well = StreamEngine(), BytesEngine()
+    async with before(tmp_path, streaming, well) as rig:
+        rig.gateway.fleet.instances["b"].passing = 3
+        answer = await rig.post(embedding("x"), "/v1/embeddings")
+        assert (answer.status, answer.body, answer.headers["x-hmas-instance"]) == (200, BYTES, "b")
+        assert (streaming.posts, well.posts) == (1, 1)
+        rig.gateway.fleet.instances["b"].passing = 0
+    async with before(tmp_path / "alone", StreamEngine()) as rig:
+        answer = await rig.post(embedding("x"), "/v1/embeddings")
+        assert breakers(rig) == {("closed", 1)}
+    assert (answer.status, answer.error["code"]) == (502, "engine_error")
 
 
 async def test_a_list_is_an_answer_too(tmp_path: Path):

@@ -188,7 +188,7 @@ class PassThrough:
         try:
             response = await self._begun(instance, path, body, headers, request_id)
             try:
-                await relay(response, out, answer, api=api_of(path), head=dict, progress=lambda _: None, binary=True)
+                await relay(response, out, answer, api=api_of(path), head=_no_stream, progress=lambda _: None, binary=True)
             finally:
                 await response.close()
         except EngineFault as fault:
@@ -210,8 +210,6 @@ class PassThrough:
             raise
         finally:
             instance.passing -= 1
-        if answer.streamed:
-            raise EngineFault(502, "the engine answered with a stream where none was asked for")
         return answer
 
     async def _begun(self, instance: Instance, path: str, body: bytes, headers: dict[str, str], request_id: str) -> EngineResponse:
@@ -229,3 +227,8 @@ class PassThrough:
             with suppress(EngineError):
                 await instance.engine.abort(request_id)
             raise EngineSilent(f"engine {instance.name}: no response head within {limit_s:.3g} s") from None
+
+
+def _no_stream() -> dict[str, str]:
+    """Refuses a stream before its first event reaches the client. Error events are read before this is called."""
+    raise EngineFault(502, "the engine answered with a stream where none was asked for")

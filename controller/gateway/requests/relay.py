@@ -52,7 +52,7 @@ async def relay(
         out: The client.
         answer: Filled in as the answer arrives, even if this raises.
         api: The API of the request: how its events and errors are read and written.
-        head: Creates the response headers; called when the first whole event has arrived.
+        head: Creates the response headers; called when the first whole event has arrived. If it raises, the client gets nothing.
         progress: Called with the output tokens so far, whenever more have come.
         binary: Whether a whole answer that is no JSON object is one, too: bytes (vLLM's embeddings on request), a list (SGLang's rerank).
 
