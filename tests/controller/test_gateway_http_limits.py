@@ -11,6 +11,7 @@ from http_kit import HOST, Serving, echo, post, serving, until
 from hmas.controller.gateway.errors import HttpError
 from hmas.controller.gateway.http.body import SMALL_BODY_BYTES
 from hmas.controller.gateway.http.chunked import MAX_SHORT_CHUNKS, SHORT_CHUNK_BYTES, ChunkDecoder
+from hmas.controller.gateway.http.connection import MAX_AHEAD_BYTES
 from hmas.controller.gateway.http.exchange import ClientExchange
 from hmas.controller.gateway.http.head import RequestHead
 from hmas.controller.gateway.http.transport import HttpRequest, Responder
@@ -160,3 +161,48 @@ def test_fields_that_come_more_than_once_are_lists():
     )
     assert head.headers == {"host": "x", "accept": "a, b, c, d", "cookie": "a=b; c=d", "connection": "keep-alive, close", "x-b": ""}
     assert not head.keep_alive
+
+
+async def test_a_client_that_sends_on_behind_its_request_is_bounded_and_is_noticed_when_it_leaves():
+    begun, left = asyncio.Event(), asyncio.Event()
+
+    async def handler(request: HttpRequest, _: Responder) -> None:
+        await request.body()
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            left.set()
+            raise
+
+    async with serving(handler) as http, http.client() as client:
+        client.send(post(b"x"))
+        await begun.wait()
+        (connection,) = http.server.state.connections
+        for _ in range(16):
+            client.send(post(b"y" * MIB))
+            await asyncio.wait_for(client.writer.drain(), 5)
+        assert len(connection._ahead) <= MAX_AHEAD_BYTES + READ_BYTES  # noqa: SLF001 - nothing else tells what is kept
+        client.writer.close()
+        await asyncio.wait_for(left.wait(), 5)
+
+
+async def test_an_answer_reaches_the_client_that_has_sent_too_much_behind_its_request():
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def handler(request: HttpRequest, out: Responder) -> None:
+        begun.set()
+        await ended.wait()
+        await echo(request, out)
+
+    async with serving(handler) as http, http.client() as client:
+        client.send(post(b"x"))
+        await begun.wait()
+        client.send(post(b"y" * MIB) * 8)
+        await asyncio.wait_for(client.writer.drain(), 5)
+        ended.set()
+        answer = await client.answer()
+        client.send(post(b"z" * MIB))
+        assert (answer.body, answer.headers["connection"]) == (b"POST /a x", "close")
+        assert await client.closed()
+        assert [body for *_, body in http.seen] == [b"x"]

@@ -172,6 +172,22 @@ def test_requests_behind_an_unread_answer_are_served_to_a_client_that_has_done_s
     in_virtual_time(scenario, handler)
 
 
+def test_a_client_that_has_sent_too_much_has_time_to_take_its_answer():
+    async def handler(_: HttpRequest, out: Responder) -> None:
+        await asyncio.sleep(1.0)
+        out.send(200, {}, b"x" * LARGE)
+
+    async def scenario(_: VirtualLoop, http: Serving) -> None:
+        async with http.client(limit=2048) as client:
+            client.send(ask(b"whole"))
+            client.send(PIECE * 16)
+            await asyncio.sleep(DRAIN_S / 2)
+            assert len((await client.answer()).body) == LARGE
+            assert await client.closed()
+
+    in_virtual_time(scenario, handler)
+
+
 def test_a_connection_that_was_read_late_is_kept_for_another_request():
     async def handler(_: HttpRequest, out: Responder) -> None:
         out.send(200, {}, b"x" * LARGE)

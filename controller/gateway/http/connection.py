@@ -35,7 +35,8 @@ MAX_TURNED_AWAY = 256
 """Connections over the limit that still get a 503. Any further ones are closed without an answer."""
 
 MAX_AHEAD_BYTES = 65_536
-"""Bytes of later requests that are buffered while one is served; beyond it, reading from the client is paused."""
+"""Bytes of later requests that are buffered while one is served and until its answer is taken. Any beyond them are dropped, and no further
+request of this connection is served. They are read all the same: while reading is paused, nothing tells that the client has left."""
 
 NEVER_S = float("inf")
 CRLF = b"\r\n"
@@ -89,7 +90,6 @@ class ClientConnection(asyncio.Protocol):
         "_exchange",
         "_half_closed",
         "_lingering",
-        "_reading_paused",
         "_server",
         "_unsent",
         "due_s",
@@ -104,7 +104,6 @@ class ClientConnection(asyncio.Protocol):
         self._exchange: ClientExchange | None = None
         self._half_closed = False
         self._lingering = False
-        self._reading_paused = False
         # The answer's bytes that waited for the client when it last made progress, and when that was.
         self._unsent = 0
         self._drained_s = 0.0
@@ -148,16 +147,17 @@ class ClientConnection(asyncio.Protocol):
             return
         if exchange is None:
             self._ahead = self._ahead + data if self._ahead else data
-            if self.writing_paused:
-                # The client has not taken its last answer yet, so it gets no further one.
-                self._bound_ahead()
-            else:
+            if not self.writing_paused:
                 self._next()
+            elif len(self._ahead) > MAX_AHEAD_BYTES:
+                # The client has not taken its last answer yet, so it gets no further one.
+                self._linger()
         elif not exchange.reader.complete:
             self._feed(exchange, data)
-        else:
+        elif len(self._ahead) <= MAX_AHEAD_BYTES:
             self._ahead += data
-            self._bound_ahead()
+        else:
+            self.ending = True
 
     def eof_received(self) -> bool:
         """Notes that the client sends no more.
@@ -210,10 +210,10 @@ class ClientConnection(asyncio.Protocol):
         transport, exchange = self.transport, self._exchange
         if transport is None:
             return
-        if self._lingering:
-            transport.abort()
-        elif (exchange is None or self.writing_paused) and (unsent := transport.get_write_buffer_size()):
+        if (exchange is None or self.writing_paused) and (unsent := transport.get_write_buffer_size()):
             self._check_drain(transport, unsent)
+        elif self._lingering:
+            transport.abort()
         elif exchange is not None:
             self.due_s = NEVER_S
             if not exchange.reader.settled:
@@ -314,12 +314,6 @@ class ClientConnection(asyncio.Protocol):
             self.due_s = NEVER_S
             self._ahead = reader.rest
             exchange.arrived()
-            self._bound_ahead()
-
-    def _bound_ahead(self) -> None:
-        if len(self._ahead) > MAX_AHEAD_BYTES and not self._reading_paused and self.transport is not None:
-            self._reading_paused = True
-            self.transport.pause_reading()
 
     async def _serve(self, exchange: ClientExchange) -> None:
         try:
@@ -342,7 +336,7 @@ class ClientConnection(asyncio.Protocol):
             return
         if not exchange.ended:
             transport.abort()
-        elif not exchange.reader.complete:
+        elif not exchange.reader.complete or (self.ending and self._ahead):
             self._linger()
         elif self.ending:
             self._close(transport)
@@ -354,9 +348,6 @@ class ClientConnection(asyncio.Protocol):
 
     def _continue(self, transport: asyncio.Transport) -> None:
         """Begins the next request if it has arrived, and waits for it otherwise."""
-        if self._reading_paused:
-            self._reading_paused = False
-            transport.resume_reading()
         unsent = self._unsent = transport.get_write_buffer_size()
         now_s = self._drained_s = self._server.now_s
         self.due_s = now_s + (DRAIN_S if unsent else KEEPALIVE_S)
@@ -385,6 +376,7 @@ class ClientConnection(asyncio.Protocol):
         """Sends the remaining output, and reads on for a while before the connection is closed."""
         self._ahead = b""
         self._lingering = True
+        self._await_drain()
         self.due_s = self._server.now_s + LINGER_S
         transport = self.transport
         if transport is not None:
