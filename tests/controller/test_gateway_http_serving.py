@@ -1,6 +1,7 @@
 """Connections as clients may use them: one request after the other, in pieces, ahead of time, half closed, slow."""
 
 import asyncio
+import socket
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
@@ -210,6 +211,17 @@ async def test_a_client_is_asked_for_the_body_it_announces():
         assert (await client.answer()).body == b"POST /a abc"
         client.send(b"POST /b HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 3\r\n\r\nxyz")
         assert (await client.answer()).body == b"POST /b xyz", "it did not wait, so it is not asked"
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the platform has no such limit")
+async def test_the_kernel_watches_for_clients_whose_host_is_down():
+    async with serving() as http, http.client():
+        await until(lambda: http.server.state.connections)
+        (connection,) = http.server.state.connections
+        assert connection.transport is not None
+        sock = connection.transport.get_extra_info("socket")
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
 
 async def test_connections_beyond_the_limit_are_told_so():

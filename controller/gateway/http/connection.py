@@ -19,6 +19,9 @@ KEEPALIVE_S = 75.0
 DRAIN_S = 30.0
 """How long a client may take no part of the answer that waits for it. Then its connection is aborted."""
 DRAIN_LOOK_S = 5.0
+UNTAKEN_S = 60.0
+"""How long bytes may be on their way to a client that takes none: its host is down, or its buffers are full and it does not read. A client
+may pause for less and go on later. Keepalive waits for this long then, too."""
 MIN_DRAINED_BYTES, DRAINED_PART = 16_384, 64
 """Bytes that count as progress, and the part of a large answer's rest (a 64th) that does. Less in `DRAIN_S` is slower than any engine, and
 would hold a connection and a slot, or much memory, for long."""
@@ -128,7 +131,7 @@ class ClientConnection(asyncio.Protocol):
         """Registers the connection; beyond the limit of connections it is refused and closed."""
         self.transport = cast("asyncio.Transport", transport)
         self.transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
-        watch_peer(transport)
+        watch_peer(transport, untaken_s=UNTAKEN_S)
         server = self._server
         server.connections.add(self)
         self.due_s = server.now_s + KEEPALIVE_S
