@@ -106,6 +106,7 @@ GATEWAY = (
     "hmas/controller/gateway/http/connection.py",
     "hmas/controller/gateway/http/exchange.py",
     "hmas/controller/gateway/http/head.py",
+    "hmas/controller/gateway/http/server_state.py",
     "hmas/controller/gateway/requests/parse.py",
     "hmas/controller/observability/completions.py",
     "hmas/controller/observability/metrics.py",

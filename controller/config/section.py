@@ -137,7 +137,15 @@ class GatewayConfig(Section, frozen=True):
             le=1 << 40,
         ),
     ] = 512 << 20
-    max_connections: Annotated[int, doc("open client connections beyond which new ones get 503 and are closed", ge=1, le=1_000_000)] = 8192
+    max_connections: Annotated[
+        int,
+        doc(
+            "open client connections; beyond it the one that has waited longest for a request is closed for a new one, and where all are "
+            "busy the new one gets 503",
+            ge=1,
+            le=1_000_000,
+        ),
+    ] = 8192
     request_timeout_s: Annotated[Seconds, doc("deadline of a request from its arrival; 504 after it")] = 600.0
     engine_connect_timeout_s: Annotated[Seconds, doc("how long to wait for an engine to accept a connection")] = 5.0
     engine_idle_timeout_s: Annotated[

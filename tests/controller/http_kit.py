@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import orjson
 from typing_kit import of_type
 
-from hmas.controller.gateway.http.connection import Handler
 from hmas.controller.gateway.http.exchange import ClientExchange
 from hmas.controller.gateway.http.server import HttpServer
+from hmas.controller.gateway.http.server_state import Handler
 from hmas.controller.gateway.http.transport import HttpRequest, Responder
 
 HOST = b"host: x\r\n"

@@ -3,13 +3,14 @@
 import asyncio
 import socket
 from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
 import pytest
 import uvloop
 from hmas_lab.virtual_loop import VirtualLoop, run_virtual
-from http_kit import HOST, Serving, echo, post, serving, until
+from http_kit import HOST, Client, Serving, echo, post, serving, until
 
 from hmas.controller.gateway.http.answer import CommonHeaders, answer_head
 from hmas.controller.gateway.http.body import BodyMemory, BodyReader
@@ -224,20 +225,64 @@ async def test_the_kernel_watches_for_clients_whose_host_is_down():
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
 
-async def test_connections_beyond_the_limit_are_told_so():
-    async with serving(max_connections=2) as http, http.client() as first, http.client() as second:
+class Held:
+    """Answers nothing before `ended` is set."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.ended = asyncio.Event()
+
+    async def handle(self, request: HttpRequest, out: Responder) -> None:
+        self.begun += 1
+        await self.ended.wait()
+        await echo(request, out)
+
+
+async def test_connections_beyond_the_limit_are_told_so_where_none_is_idle():
+    held = Held()
+    async with serving(held.handle, max_connections=2) as http, http.client() as first, http.client() as second:
         first.send(post(b"1"))
         second.send(post(b"2"))
-        assert (await first.answer()).status == (await second.answer()).status == 200
+        await until(lambda: held.begun == 2)
         async with http.client() as third:
             answer = await third.answer()
             assert (answer.status, answer.code, answer.headers["retry-after"]) == (503, "too_many_connections", "1")
             assert await third.closed()
+        held.ended.set()
+        assert (await first.answer()).status == (await second.answer()).status == 200
         first.writer.close()
         await until(lambda: len(http.server.state.connections) == 1)
         async with http.client() as fourth:
             fourth.send(post(b"4"))
             assert (await fourth.answer()).status == 200
+
+
+async def test_the_connection_that_is_idle_longest_makes_room_for_a_new_one():
+    held = Held()
+    async with serving(held.handle, max_connections=4) as http, AsyncExitStack() as stack:
+        idle = http.server.state.idle
+        clients: list[Client] = []
+
+        async def asks(client: Client) -> None:
+            begun = held.begun
+            client.send(post(b"x"))
+            await until(lambda: held.begun > begun)
+
+        for _ in range(4):
+            clients.append(await stack.enter_async_context(http.client()))
+            await until(lambda: len(idle) == len(clients))
+        begins, busy, silent, served = clients
+        (first, *_) = idle
+        begins.send(post(b"a request in two pieces")[:9])
+        await until(lambda: next(reversed(idle)) is first)
+        await asks(busy)
+        await asks(served)
+        for gone in (silent, begins):
+            fresh = await stack.enter_async_context(http.client())
+            assert await asyncio.wait_for(gone.closed(), 5)
+            await asks(fresh)
+        held.ended.set()
+        assert (await busy.answer()).status == (await served.answer()).status == 200
 
 
 async def test_the_server_ends_with_those_who_are_being_served():

@@ -2,15 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from typing import cast
 
 from hmas.controller.gateway.errors import ApiError, HttpError
-from hmas.controller.gateway.http.answer import CommonHeaders, answer_head
-from hmas.controller.gateway.http.body import BodyMemory, BodyReader
+from hmas.controller.gateway.http.answer import answer_head
+from hmas.controller.gateway.http.body import BodyReader
 from hmas.controller.gateway.http.exchange import ClientExchange
 from hmas.controller.gateway.http.head import HEAD_END, RequestHead
-from hmas.controller.gateway.http.transport import HttpRequest, Responder
+from hmas.controller.gateway.http.server_state import ServerState
 from hmas.engines.http.pool import watch_peer
 
 BODY_TIMEOUT_S = 60.0
@@ -44,37 +43,6 @@ request of this connection is served. They are read all the same: while reading 
 NEVER_S = float("inf")
 CRLF = b"\r\n"
 log = logging.getLogger(__name__)
-
-Handler = Callable[[HttpRequest, Responder], Awaitable[None]]
-
-
-def _unheard(_code: str) -> None:
-    return
-
-
-class ServerState:
-    """State shared by all connections of a server.
-
-    Attributes:
-        handler: Serves a request.
-        on_refused: Called with the code of each error with which a connection ends before a request of it is served.
-        max_body_bytes, max_connections: The configured limits.
-        body_memory: Counts the bytes of all bodies that are held.
-        now_s: The loop's time at the last round of the server's watch, which is exact enough for time-outs.
-        connections: All open connections.
-        closing: Whether every answer ends its connection from now on.
-    """
-
-    def __init__(self, handler: Handler, *, max_body_bytes: int, max_body_bytes_total: int, max_connections: int) -> None:
-        self.handler = handler
-        self.on_refused: Callable[[str], None] = _unheard
-        self.max_body_bytes = max_body_bytes
-        self.body_memory = BodyMemory(max_body_bytes_total, max_body_bytes)
-        self.max_connections = max_connections
-        self.now_s = 0.0
-        self.common_headers = CommonHeaders()
-        self.connections: set[ClientConnection] = set()
-        self.closing = False
 
 
 class ClientConnection(asyncio.Protocol):
@@ -128,7 +96,7 @@ class ClientConnection(asyncio.Protocol):
     # -- the event loop's calls -------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Registers the connection; beyond the limit of connections it is refused and closed."""
+        """Registers the connection; beyond the limit of connections an idle one makes room, or else this one is refused and closed."""
         self.transport = cast("asyncio.Transport", transport)
         self.transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
         watch_peer(transport, untaken_s=UNTAKEN_S)
@@ -136,10 +104,12 @@ class ClientConnection(asyncio.Protocol):
         server.connections.add(self)
         self.due_s = server.now_s + KEEPALIVE_S
         excess = len(server.connections) - server.max_connections
-        if excess > MAX_TURNED_AWAY:
+        if excess <= 0 or server.make_room():
+            server.idle[self] = None
+        elif excess > MAX_TURNED_AWAY:
             server.on_refused(TOO_MANY)
             self.transport.abort()
-        elif excess > 0:
+        else:
             text = f"{server.max_connections} connections are open, the configured limit"
             self._refuse(ApiError(503, TOO_MANY, text, retry_after_s=1))
 
@@ -187,6 +157,7 @@ class ClientConnection(asyncio.Protocol):
         """Cancels the current request: the connection is lost."""
         self.transport = None
         self._server.connections.discard(self)
+        self._server.idle.pop(self, None)
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.left()
@@ -226,6 +197,7 @@ class ClientConnection(asyncio.Protocol):
         elif self._unsent:
             # The client has taken its last answer by now; the time for its next request begins.
             self._unsent = 0
+            self._server.idle[self] = None
             self.due_s = self._server.now_s + (HEAD_TIMEOUT_S if self._ahead else KEEPALIVE_S)
         elif self._ahead:
             self._refuse(ApiError(408, "head_timeout", f"the request's head did not arrive within {HEAD_TIMEOUT_S:g} s"))
@@ -277,6 +249,7 @@ class ClientConnection(asyncio.Protocol):
             head = RequestHead(data[: end + 4])
             reader = BodyReader(head, self._server.max_body_bytes, self._server.body_memory)
             self._ahead = b""
+            self._server.idle.pop(self, None)
             exchange = self._exchange = ClientExchange(head, reader, self, self._server)
             self.ending = self.ending or not head.keep_alive
             self.due_s = NEVER_S
@@ -304,6 +277,8 @@ class ClientConnection(asyncio.Protocol):
             self.transport.close()
         elif data and self.due_s > self._server.now_s + HEAD_TIMEOUT_S:
             self.due_s = self._server.now_s + HEAD_TIMEOUT_S
+            self._server.idle.pop(self, None)
+            self._server.idle[self] = None
 
     def _feed(self, exchange: ClientExchange, data: bytes) -> None:
         reader = exchange.reader
@@ -353,6 +328,7 @@ class ClientConnection(asyncio.Protocol):
         """Begins the next request if it has arrived, and waits for it otherwise."""
         unsent = self._unsent = transport.get_write_buffer_size()
         now_s = self._drained_s = self._server.now_s
+        self._server.idle[self] = None
         self.due_s = now_s + (DRAIN_S if unsent else KEEPALIVE_S)
         if self._ahead:
             self._next()
@@ -379,6 +355,7 @@ class ClientConnection(asyncio.Protocol):
         """Sends the remaining output, and reads on for a while before the connection is closed."""
         self._ahead = b""
         self._lingering = True
+        self._server.idle.pop(self, None)
         self._await_drain()
         self.due_s = self._server.now_s + LINGER_S
         transport = self.transport

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from socket import socket
 
-from hmas.controller.gateway.http.connection import ClientConnection, Handler, ServerState
+from hmas.controller.gateway.http.connection import ClientConnection
+from hmas.controller.gateway.http.server_state import Handler, ServerState
 from hmas.controller.runtime.ports import BACKLOG
 
 ROUND_S = 1.0
