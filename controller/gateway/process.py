@@ -129,6 +129,7 @@ async def serve(
             sockets=public_sockets,
         )
         public.state.on_refused = gateway.observer.refused
+        public.state.on_unread = gateway.observer.unread
         stack.push_async_callback(public.close)
         await public.start()
         operations = GatewayOperations(gateway)

@@ -58,8 +58,11 @@ class Metrics(Observer):
 
     def __init__(self, tenants: Collection[str] = ()) -> None:
         self.registry = registry = CollectorRegistry()
-        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
-        histogram = partial(Histogram, registry=registry)
+        counter, gauge, histogram = (
+            partial(Counter, registry=registry),
+            partial(Gauge, registry=registry),
+            partial(Histogram, registry=registry),
+        )
         _describe_process(registry)
         self._known, self._now_s = set(tenants), 0.0
         self._others: dict[str, float] = {}
@@ -69,6 +72,9 @@ class Metrics(Observer):
             "hmas_refused_requests",
             "Requests answered with an error of the gateway instead of being sent to an engine, by its code.",
             ["code"],
+        )
+        self._unread = counter(
+            "hmas_unread_connections_closed", "Connections closed because their clients took too little of their answers."
         )
         self.tokens = counter(
             "hmas_tokens",
@@ -240,6 +246,10 @@ class Metrics(Observer):
     def refused(self, code: str) -> None:
         """See `Observer.refused`."""
         self._refused.labels(code).inc()
+
+    def unread(self) -> None:
+        """See `Observer.unread`."""
+        self._unread.inc()
 
     def passed_through(self, status: int, took_s: float) -> None:
         """See `Observer.passed_through`."""

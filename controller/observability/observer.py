@@ -80,6 +80,9 @@ class Observer:
     def refused(self, code: str) -> None:
         """A client got the error `code` in place of an answer, for a request of any kind."""
 
+    def unread(self) -> None:
+        """The connection of a client that took too little of its answer was closed."""
+
     def passed_through(self, status: int, took_s: float) -> None:
         """A request that is not queued (embeddings) was answered with this status."""
 
@@ -137,6 +140,7 @@ class Observers:
         self.retried = _passed_on(Observer.retried, observers)
         self.ended = _passed_on(Observer.ended, observers)
         self.refused = _passed_on(Observer.refused, observers)
+        self.unread = _passed_on(Observer.unread, observers)
         self.passed_through = _passed_on(Observer.passed_through, observers)
         self.passed_failed = _passed_on(Observer.passed_failed, observers)
         self.passed_again = _passed_on(Observer.passed_again, observers)

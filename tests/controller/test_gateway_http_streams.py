@@ -12,11 +12,13 @@ from typing import Any
 
 import orjson
 import pytest
+from bad_engines import metric
 from gateway_kit import MODEL, Rig, chat, eventually, running
 from http_kit import Client
 
 from hmas.controller.config.schema import EngineConfig, SchedulerConfig
 from hmas.controller.core.types import OutcomeKind
+from hmas.controller.gateway.http import server_state
 from hmas.controller.gateway.http.exchange import ClientExchange
 from hmas.controller.gateway.requests.active_request import ActiveRequest, Ending
 from hmas.controller.gateway.requests.manager import RequestManager
@@ -183,6 +185,23 @@ async def test_slots_are_free_when_the_engine_is_done_though_no_client_reads(tmp
             for sock in clients:
                 sock.close()
     assert [completion.outcome for completion in completions] == ["completed"] * 7
+
+
+async def test_a_stream_that_is_not_read_ends_sooner_where_too_much_waits_for_all_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async with streaming(tmp_path) as (engine, rig):
+        sock = await unread(rig, "large")
+        try:
+            await eventually(lambda: engine.sent)
+            assert (await rig.post(chat("quick"))).status == 200
+            monkeypatch.setattr(server_state, "UNREAD_BYTES_MOST", 0)
+            monkeypatch.setattr(server_state, "CROWDED_S", 0.0)
+            await eventually(lambda: engine.left == 1)
+            await eventually(rig.balanced)
+            assert await metric(rig, "hmas_unread_connections_closed_total") == 1.0
+            outcomes = [completion.outcome for completion in await rig.completions()]
+        finally:
+            sock.close()
+    assert sorted(outcomes) == ["cancelled", "completed"]
 
 
 def in_memory() -> list[object]:

@@ -11,8 +11,10 @@ from hmas_lab.virtual_loop import VirtualLoop, run_virtual
 from http_kit import HOST, Client, Serving, echo, serving
 from typing_kit import known
 
+from hmas.controller.gateway.http import server_state
 from hmas.controller.gateway.http.connection import DRAIN_LOOK_S, DRAIN_S, WRITE_BUFFER_BYTES
 from hmas.controller.gateway.http.server import HttpServer
+from hmas.controller.gateway.http.server_state import CROWDED_S
 from hmas.controller.gateway.http.transport import HttpRequest, Responder
 
 PIECE = b"x" * 65_536
@@ -168,6 +170,31 @@ def test_requests_behind_an_unread_answer_are_served_to_a_client_that_has_done_s
             for _number in range(40):
                 assert len((await client.answer()).body) == 1 << 20
             assert await client.closed()
+
+    in_virtual_time(scenario, handler)
+
+
+def test_clients_that_do_not_read_are_given_up_sooner_where_too_much_waits_for_all(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(server_state, "UNREAD_BYTES_MOST", 2 * LARGE)
+    closed: list[int] = []
+
+    async def handler(_: HttpRequest, out: Responder) -> None:
+        out.send(200, {}, b"x" * LARGE)
+
+    async def scenario(loop: VirtualLoop, http: Serving) -> None:
+        http.server.state.on_unread = lambda: closed.append(1)
+        async with http.client(limit=2048) as reads, http.client(limit=2048) as rests, http.client(limit=2048) as rests_too:
+            begun_s = loop.time()
+            for client in (reads, rests, rests_too):
+                client.send(ask(b"whole"))
+            while not closed:
+                await asyncio.sleep(1.0)
+                await reads.reader.read(1 << 19)
+            assert CROWDED_S - 1.0 <= loop.time() - begun_s <= CROWDED_S + 3.0
+            await asyncio.sleep(CROWDED_S)
+            assert len(http.server.state.connections) == 2, "what is left is less than the bound"
+            assert len(await reads.reader.readexactly(LARGE // 2)) == LARGE // 2
+            assert len(closed) == 1
 
     in_virtual_time(scenario, handler)
 

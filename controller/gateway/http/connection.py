@@ -89,9 +89,9 @@ class ClientConnection(asyncio.Protocol):
         return None if self._exchange is None else self._exchange.task
 
     @property
-    def unsent(self) -> bool:
-        """Whether the client has not taken all of its answers yet."""
-        return self.transport is not None and self.transport.get_write_buffer_size() > 0
+    def unsent(self) -> int:
+        """Bytes of its answers that the client has not taken yet, without those that the kernel holds."""
+        return 0 if self.transport is None else self.transport.get_write_buffer_size()
 
     # -- the event loop's calls -------------------------------------------------------------------------------------------------
 
@@ -184,8 +184,9 @@ class ClientConnection(asyncio.Protocol):
         transport, exchange = self.transport, self._exchange
         if transport is None:
             return
-        if (exchange is None or self.writing_paused) and (unsent := transport.get_write_buffer_size()):
-            self._check_drain(transport, unsent)
+        if (exchange is None or self.writing_paused) and self.unsent:
+            self.give_up(DRAIN_S)
+            self.due_s = self._server.now_s + DRAIN_LOOK_S
         elif self._lingering:
             transport.abort()
         elif exchange is not None:
@@ -211,17 +212,23 @@ class ClientConnection(asyncio.Protocol):
         self._drained_s = now_s
         self.due_s = now_s + DRAIN_LOOK_S
 
-    def _check_drain(self, transport: asyncio.Transport, unsent: int) -> None:
-        """Aborts the connection if the client has taken too little of its answer for too long."""
-        now_s = self._server.now_s
+    def give_up(self, patience_s: float) -> int:
+        """Aborts the connection if its client has taken too little of its answer for `patience_s`; returns the bytes that waited for it."""
+        transport, unsent, now_s = self.transport, self.unsent, self._server.now_s
+        if transport is None or not unsent or not (self._exchange is None or self.writing_paused):
+            return 0
         if unsent <= self._unsent - max(MIN_DRAINED_BYTES, self._unsent // DRAINED_PART):
             self._unsent, self._drained_s = unsent, now_s
-        elif now_s - self._drained_s >= DRAIN_S:
-            log.info("a client took too little of its answer for %g s, so its connection is aborted", DRAIN_S)
-            transport.abort()
-        else:
+            return 0
+        if now_s - self._drained_s < patience_s:
             self._unsent = max(self._unsent, unsent)
-        self.due_s = now_s + DRAIN_LOOK_S
+            return 0
+        log.info("a client took too little of the %d bytes that wait for it for %g s, so its connection is aborted", unsent, patience_s)
+        self._server.on_unread()
+        transport.abort()
+        # Its bytes are there until the loop's next turn. So this round may ask again, and does not count it twice.
+        self._drained_s = now_s
+        return unsent
 
     def retire(self) -> None:
         """Closes an idle connection; a busy one ends with its current request."""

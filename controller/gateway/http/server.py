@@ -115,6 +115,7 @@ class HttpServer:
         state = self.state
         now_s = state.now_s = loop.time()
         state.common_headers.renew()
+        state.bound_unread()
         for connection in [connection for connection in state.connections if connection.due_s <= now_s]:
             connection.expire()
         self._timer = loop.call_later(ROUND_S, self._watch)

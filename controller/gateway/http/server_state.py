@@ -11,10 +11,14 @@ from hmas.controller.gateway.http.transport import HttpRequest, Responder
 if TYPE_CHECKING:
     from hmas.controller.gateway.http.connection import ClientConnection
 
+UNREAD_BYTES_MOST = 1 << 30
+"""Bytes of answers that may wait for all clients together, before patience with those that do not read ends sooner."""
+CROWDED_S = 10.0
+"""How long a client may take no part of its answer then. A slow network takes some in less, a client that does not read takes none."""
 Handler = Callable[[HttpRequest, Responder], Awaitable[None]]
 
 
-def _unheard(_code: str) -> None:
+def _unheard(*_: str) -> None:
     return
 
 
@@ -24,6 +28,7 @@ class ServerState:
     Attributes:
         handler: Serves a request.
         on_refused: Called with the code of each error with which a connection ends before a request of it is served.
+        on_unread: Called when a connection is closed because its client takes too little of its answer.
         max_body_bytes, max_connections: The configured limits.
         body_memory: Counts the bytes of all bodies that are held.
         now_s: The loop's time at the last round of the server's watch, which is exact enough for time-outs.
@@ -35,6 +40,7 @@ class ServerState:
     def __init__(self, handler: Handler, *, max_body_bytes: int, max_body_bytes_total: int, max_connections: int) -> None:
         self.handler = handler
         self.on_refused: Callable[[str], None] = _unheard
+        self.on_unread: Callable[[], None] = _unheard
         self.max_body_bytes = max_body_bytes
         self.body_memory = BodyMemory(max_body_bytes_total, max_body_bytes)
         self.max_connections = max_connections
@@ -53,3 +59,16 @@ class ServerState:
                 connection.retire()
                 return True
         return False
+
+    def bound_unread(self) -> None:
+        """Closes connections of clients that do not read, the largest answers first, where the answers of all are too many bytes."""
+        excess = sum([one.unsent for one in self.connections]) - UNREAD_BYTES_MOST
+        if excess > 0:
+            for connection in sorted(self.connections, key=_unsent, reverse=True):
+                excess -= connection.give_up(CROWDED_S)
+                if excess <= 0:
+                    break
+
+
+def _unsent(connection: "ClientConnection") -> int:
+    return connection.unsent
