@@ -12,11 +12,11 @@ from hmas.agents.meta.selectors.rules import figures
 from hmas.controller.core.messages import LongView
 from hmas.controller.scheduling.policies.registry import COMMON_PARAMETERS, POLICIES
 
-TASK = """You choose the queueing policy of a gateway in front of language model servers. A request is good when its first token (TTFT) and
-the pace of the others (TPOT) both keep their targets. Choose the policy under which most requests of the coming minutes will be good. A
-change has a cost and is judged by a simulation before it is made: propose one only where the figures speak for it, else name the policy in
-force. Parameters are optional; those that are null keep their defaults. confidence is from 0 to 1. The reason is one short sentence that names
-the figures it stands on."""
+TASK = """You choose the queueing policy of a gateway in front of language model servers. A request is good when its first token (TTFT)
+and the pace of the others (TPOT) both keep their targets. Choose the policy under which most requests of the coming minutes
+will be good. A change has a cost and is judged by a simulation before it is made: propose one only where the figures speak
+for it, else name the policy in force. Parameters are optional; those that are null keep their defaults. confidence is from 0
+to 1. The reason is one short sentence that names the figures it stands on."""
 
 MEANINGS = {
     "violation_rate": "share of requests that missed a target",

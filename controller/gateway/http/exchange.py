@@ -11,7 +11,8 @@ from hmas.controller.gateway.http.body import BodyReader
 from hmas.controller.gateway.http.head import RequestHead
 
 if TYPE_CHECKING:
-    from hmas.controller.gateway.http.connection import ClientConnection, ServerState
+    from hmas.controller.gateway.http.connection import ClientConnection
+    from hmas.controller.gateway.http.server_state import ServerState
 
 NO_BODY = frozenset({204, 304})
 
