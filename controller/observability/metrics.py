@@ -108,7 +108,7 @@ class Metrics(Observer):
             "Time that the gateway itself added from the head of the request to the first byte of the answer, apart from the queue.",
             buckets=OVERHEAD_S,
         )
-        self.passed = counter("hmas_passthrough_requests", "Requests that are not queued (embeddings), by HTTP status.", ["status"])
+        self.passed = counter("hmas_passthrough_requests", "Requests that are not queued (such as embeddings), by HTTP status.", ["status"])
         self.passed_s = histogram(
             "hmas_passthrough_duration_seconds", "Arrival to answer of served requests that are not queued.", buckets=LATENCY_S
         )
@@ -121,7 +121,7 @@ class Metrics(Observer):
         self.retries = counter("hmas_retries", "Requests that waited for a second send, because the first had failed.")
         self.engine_errors = counter("hmas_engine_errors", "Failures of engines, by instance.", ["instance"])
         self.agent_faults = counter("hmas_agent_messages_rejected", "Messages of agents that were out of range, by agent.", ["agent"])
-        self.policy_switches = counter("hmas_policy_switches", "Changes of the queueing policy.")
+        self.policy_switches = counter("hmas_policy_switches", "Changes of the queueing policy or its parameters.")
         self.waiting = gauge("hmas_queued_requests", "Waiting requests.")
         self.tenant_waiting = gauge("hmas_tenant_queued_requests", "Waiting requests by tenant.", ["tenant"])
         self.tenant_running = gauge("hmas_tenant_in_flight_requests", "Requests sent and not ended yet, by tenant.", ["tenant"])
