@@ -20,8 +20,8 @@ The environment stands above the file: `HMAS_SECTION__KEY=value`, with two under
 Numbers and `true`/`false` are read by the setting's type; lists and maps are given whole, as JSON.
 A variable that starts with `HMAS_` and names no setting is a mistake and is reported. Not settings, but known:
 `HMAS_CONFIG`, `HMAS_ADMIN_URL`, `HMAS_ADMIN_TOKEN`, `HMAS_API_KEY` (read by the CLI), `HMAS_INSTANCE` (tells instances of an agent apart),
-`HMAS_CONTROL_TOKEN` (read by the plugin inside an engine), `HMAS_DATA_DIR` (public data, for trainings and the lab), and `HMAS_EXTRAS` and
-`HMAS_COMPILE` (for the build of an image or wheel).
+`HMAS_CONTROL_TOKEN` (read by the plugin inside an engine), `HMAS_DATA_DIR` (public data, for trainings and the lab), `HMAS_DATASETS_DIR`
+(a folder in place of the package's own data), `HMAS_EXTRAS` and `HMAS_COMPILE` (for the build of an image or wheel), and some of tests.
 The variables that Kubernetes makes for a Service are left alone.
 
 Times are in seconds where the name ends in `_s`, milliseconds where it ends in `_ms`. Unknown keys are refused.
