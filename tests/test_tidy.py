@@ -169,10 +169,17 @@ def test_no_machine_paths_or_registry_hosts():
 def test_links_in_the_docs_lead_somewhere():
     broken = []
     for path in tracked(".md"):
-        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", path.read_text()):
-            if "://" not in target and not (path.parent / target).exists():
-                broken.append(f"{path.relative_to(ROOT)} -> {target}")
+        for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", path.read_text()):
+            page = path.parent / target if target else path
+            if "://" not in target and not (page.exists() and (not anchor or anchor in anchors(page))):
+                broken.append(f"{path.relative_to(ROOT)} -> {target}#{anchor}")
     assert broken == []
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link to a heading of the page ends with."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
 
 
 def test_files_named_in_the_docs_exist():
