@@ -117,20 +117,21 @@ class ShortView(Message, frozen=True, tag="short_view"):
 
 
 class LongView(Message, frozen=True, tag="long_view"):
-    """V_long: the slow view (qos -> meta), once per aggregation window (H-MAS 3.3, C.1).
+    """V_long: the slow view (qos -> meta), every few seconds over the aggregation window (H-MAS 3.3, C.1).
 
     Attributes:
         sent_s: As in `ShortView`.
         arrival_rps: Mean arrival rate; `arrival_cv` the coefficient of variation of inter-arrival times.
         burst_ratio: Largest 1 s arrival count over the mean.
         prompt_mean, output_mean, total_cv: Lengths in tokens, and the variation of service time (severity of HOL blocking).
-        long_share: Share of requests above the two-lane threshold; `long_backlog`: how many of them wait.
+        long_share: Share of requests whose service took more than twice the mean; `long_backlog`: waiting requests above the two-lane
+            threshold.
         deadline_miss_share: Share of settled requests (see `ShortView`) that missed TTFT while waiting, not during service.
         late_service: Share of served requests that had missed their TTFT target before service began: capacity spent in vain.
         mismatch: Utilization-gap score of Eq. 7, mean over the window; `mismatch_p95` its 95 % quantile.
         fairness: Jain index of tokens served per weighted tenant among the tenants with requests, `fairness_tenants` in number; with fewer
             than two it is 1 and says nothing.
-        by_task: Share of ended requests whose task type is known: perception is asked about all that wait and a sample of the others.
+        by_task: Share of ended requests whose task type is known: perception is not asked about every request.
         by_tenant: Share of ended requests, the largest ones by name and the rest as `other`.
         arrival_dispersion: Variance over mean of the arrivals per sub-window (a sixtieth of the window): 1 for Poisson, more for bursts.
         prompt_tokens, output_tokens: Lengths of requests that ended, and of requests that completed.
