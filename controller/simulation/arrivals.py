@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hmas.controller.core.errors import SchedulingError
+from hmas.controller.core.prompt_texts import BLOCK_TOKENS, BLOCKS_MOST
 from hmas.controller.core.types import Estimates, Request
 
 
@@ -29,6 +30,14 @@ class Arrival:
     hash_tokens: int = 512
     answer: Callable[[Request, float], Estimates | None] | None = None
     answer_s: float = 0.0
+
+    def gateway_blocks(self) -> tuple[int, ...]:
+        """The prompt's blocks in the size that a gateway has them, with numbers made from those of the larger ones of the workload."""
+        each = self.hash_tokens // BLOCK_TOKENS
+        if each <= 1:
+            return self.block_hashes
+        most = min(BLOCKS_MOST, self.request.prompt_tokens // BLOCK_TOKENS)
+        return tuple([each * block + part for block in self.block_hashes[: most // each + 1] for part in range(each)][:most])
 
 
 class ArrivalFeed:

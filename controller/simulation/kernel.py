@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import msgspec
 
 from hmas.controller.core.errors import SchedulingError
-from hmas.controller.core.prompt_texts import BLOCK_TOKENS, BLOCKS_MOST
 from hmas.controller.core.types import OutcomeKind, Request
 from hmas.controller.scheduling.refusals import ended_refused
 from hmas.controller.scheduling.results import Dispatch, Ended, Refusal
@@ -47,9 +46,9 @@ def simulate(
 ) -> SimulationResult:
     """Runs requests through a scheduler and its engines in virtual time, without network or overhead of the gateway.
 
-    Events at the same time have this order: tokens of engine steps that end, arrivals, the gateway's tick (deadlines) and its reading of
-    the engines, control laws in the order given, dispatch, then the next steps of idle engines. The same input always gives the same
-    result.
+    Events at the same time have this order: tokens of engine steps that end, arrivals, the gateway's tick (deadlines), dispatch and the
+    reading of the engines if they are read then, control laws in the order given, dispatch, then the next steps of idle engines. The same
+    input always gives the same result.
 
     The cost is O(log n) for each arrival, dispatch, first token and end, and O(instances) for each tick, regardless of the number of
     tokens.
@@ -187,9 +186,7 @@ class _Kernel:
             self._send(dispatch, now_s)
 
     def poll(self, now_s: float) -> None:
-        """Takes a snapshot of every engine, as often as the gateway does. Where a tick falls on the same time, its dispatches come first:
-        the gateway sends them while the engines answer.
-        """
+        """Takes a snapshot of every engine, as often as the gateway does, which dispatches while the engines answer."""
         for engine in self._engines.values():
             engine.model.sync(now_s)
         taken = [engine.model.snapshot(name, now_s) for name, engine in self._engines.items()]
@@ -250,7 +247,7 @@ class _Kernel:
     def _submit(self, arrival: Arrival, now_s: float) -> None:
         request = arrival.request
         if arrival.block_hashes and self._scheduler.wants_blocks:
-            request = msgspec.structs.replace(request, blocks=_gateway_blocks(arrival))
+            request = msgspec.structs.replace(request, blocks=arrival.gateway_blocks())
         estimates = arrival.estimate(request, now_s)
         outcome = self._scheduler.submit(request, estimates, now_s, arrival.weight)
         if isinstance(outcome, Refusal):
@@ -379,15 +376,6 @@ class _Kernel:
             engines=totals,
             end_s=self._now_s,
         )
-
-
-def _gateway_blocks(arrival: Arrival) -> tuple[int, ...]:
-    """The prompt's blocks in the size that a gateway has them, with numbers made from those of the larger ones of the workload."""
-    each = arrival.hash_tokens // BLOCK_TOKENS
-    if each <= 1:
-        return arrival.block_hashes
-    most = min(BLOCKS_MOST, arrival.request.prompt_tokens // BLOCK_TOKENS)
-    return tuple([each * block + part for block in arrival.block_hashes[: most // each + 1] for part in range(each)][:most])
 
 
 def _sim_request(request: Request, live: _Live, block_size: int, now_s: float) -> SimRequest:
