@@ -7,6 +7,7 @@ import click
 
 from hmas.cli.output import check_writable, example, hint, json_option, say, say_json
 from hmas.cli.studies import FLEET, WORKLOAD, case_options, case_settings, study_options
+from hmas.cli.values import Number
 from hmas.controller.core.errors import ConfigError
 from hmas.planning.backends import on_cores
 from hmas.planning.case import Case, read_slo
@@ -33,7 +34,7 @@ _TRACES = {".csv": "azure", ".jsonl": "mooncake"}
 @click.option("--fleet", required=True, help=FLEET + " Prices an hour: 4xa100-qwen3-8b:price=1.9.")
 @click.option("--kinds", default="", help="Kinds that could be added, in the same form; default: those of the fleet.")
 @case_options
-@click.option("--tolerance", type=click.FloatRange(0.001, 0.5), default=0.02, show_default=True, help="Of the loads found, relative.")
+@click.option("--tolerance", type=Number(0.001, 0.5), default=0.02, show_default=True, help="Of the loads found, relative.")
 @study_options
 @click.option("--workers", type=click.IntRange(0), default=0, help="Processes; default: one per core.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the plan as JSON here, too.")

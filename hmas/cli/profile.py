@@ -8,6 +8,7 @@ import click
 import uvloop
 
 from hmas.cli.output import check_writable, example, hint, json_option, say, say_json, table, writing
+from hmas.cli.values import Number
 from hmas.engines.sim.profile import Profile
 from hmas.profiling.coefficients import Fit, fit_coefficients
 from hmas.profiling.design import Bounds, plan
@@ -44,7 +45,7 @@ class Concurrencies(click.ParamType[tuple[int, ...]]):
 @click.argument("url")
 @click.option("--model", default="", help="Model to measure; default: the first that the address lists.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Where the profile goes; default: GPU-MODEL.json here.")
-@click.option("--max-seconds", type=click.FloatRange(1, 3600), default=120.0, show_default=True, help="No request is sent after this.")
+@click.option("--max-seconds", type=Number(1, 3600), default=120.0, show_default=True, help="No request is sent after this.")
 @click.option("--max-tokens", type=click.IntRange(1000), default=400_000, show_default=True, help="Prompt and output tokens in all.")
 @click.option("--concurrency", type=Concurrencies(), default="1,2,4,8,16,32", show_default=True, help="Requests that decode together.")
 @click.option("--repeats", type=click.IntRange(1, 50), default=3, show_default=True, help="How often each measurement is taken.")

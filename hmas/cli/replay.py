@@ -10,6 +10,7 @@ import msgspec
 import uvloop
 
 from hmas.cli.output import EXIT_FAILED, check_writable, complain, example, hint, json_option, say, say_json
+from hmas.cli.values import Number
 from hmas.controller.runtime.clock import SystemClock
 from hmas.loadgen.dataset import load_mixture
 from hmas.loadgen.process import LengthChannel, LoadSpec, Progress, run_process, write_plan
@@ -38,18 +39,18 @@ LENGTHS_HELP = "How the engine is told the recorded output length; auto: sim for
 @click.option("--url", default="http://127.0.0.1:8080", show_default=True, help="Base address, without /v1: a gateway or an engine.")
 @click.option("--model", default="", help="Model to ask for; default: the first that the address lists.")
 @click.option("--format", "format_name", type=click.Choice(FORMATS), help="How to read the file; default: found from its first rows.")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Scale the times to this mean rate, requests per second.")
-@click.option("--speed", type=click.FloatRange(0, min_open=True), help="Replay this many times faster than recorded.")
+@click.option("--rate", type=Number(0, min_open=True), help="Scale the times to this mean rate, requests per second.")
+@click.option("--speed", type=Number(0, min_open=True), help="Replay this many times faster than recorded.")
 @click.option("--limit", type=click.IntRange(0), default=0, help="Take the first so many rows; 0 for all.")
-@click.option("--duration", type=click.FloatRange(0), default=0.0, help="Only what arrives within so many seconds; 0 for all.")
+@click.option("--duration", type=Number(0), default=0.0, help="Only what arrives within so many seconds; 0 for all.")
 @click.option("--skip-bad", is_flag=True, help="Leave bad rows out and count them instead of stopping at the first.")
 @click.option("--kind", default="", help="Kind of traffic whose task types and tenants stand in: conv or code; default: by the outputs.")
-@click.option("--slo-scale", type=click.FloatRange(0.001, 1000), default=1.0, show_default=True, help="Stretches the targets of Table 6.")
+@click.option("--slo-scale", type=Number(0.001, 1000), default=1.0, show_default=True, help="Stretches the targets of Table 6.")
 @click.option("--context", type=click.IntRange(0), help="Cut requests to this many tokens; default: what the address says; 0: never.")
 @click.option("--length-channel", type=click.Choice(["auto", "sim", "vllm", "none"]), default="auto", show_default=True, help=LENGTHS_HELP)
 @click.option("--api-key-env", default="HMAS_API_KEY", show_default=True, help="Environment variable with the API key.")
-@click.option("--warmup", type=click.FloatRange(0), default=0.0, help="Seconds at the start that are not scored.")
-@click.option("--drain", type=click.FloatRange(0.1), default=60.0, show_default=True, help="Seconds to wait for answers after the end.")
+@click.option("--warmup", type=Number(0), default=0.0, help="Seconds at the start that are not scored.")
+@click.option("--drain", type=Number(0.1), default=60.0, show_default=True, help="Seconds to wait for answers after the end.")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Texts, targets and drawn times follow from it.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write one JSON line per request here.")
 @json_option

@@ -12,6 +12,7 @@ import uvloop
 from hmas.agents.runtime.shell import instance_name, run_agent
 from hmas.cli.admin import config_option, read_config
 from hmas.cli.output import example
+from hmas.cli.values import Number
 from hmas.controller.bus.base import Bus
 from hmas.controller.bus.no_bus import NoBus
 from hmas.controller.bus.redis_bus import RedisBus
@@ -67,7 +68,7 @@ def run_one_agent(ctx: click.Context, name: str, config_file: str | None) -> Non
 
 @run.command("engine", epilog=example("hmas run engine --profile demo-small --port 8101"))
 @click.option("--profile", default="demo-small", show_default=True, help="Name of a shipped profile, or a .json file.")
-@click.option("--speed", type=click.FloatRange(0.01, 1000), default=1.0, show_default=True, help="Times faster than the profile.")
+@click.option("--speed", type=Number(0.01, 1000), default=1.0, show_default=True, help="Times faster than the profile.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8101, show_default=True, help="Port; 0 for a free one.")
 @click.option("--name", default="sim", show_default=True, help="The instance's name in its snapshots.")

@@ -12,6 +12,7 @@ import msgspec
 
 from hmas.cli.output import EXIT_FAILED, check_writable, complain, duration_words, example, hint, json_option, say, say_json
 from hmas.cli.studies import EXIT_INTERRUPTED, FLEET, META, WARMUP, WORKLOAD, case_options, case_settings, read_meta, study_options
+from hmas.cli.values import Number
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.runtime.clock import SystemClock
 from hmas.planning.case import AGENTS, Case, SloTarget, read_agents, read_slo
@@ -38,7 +39,7 @@ TELL_EVERY_S = 2.0
 @click.option("--meta", multiple=True, metavar="NAME=VALUE", help=META)
 @click.option("--slo", default="", help="Targets for all requests: ttft=MS,tpot=MS; default: the workload's own.")
 @study_options
-@click.option("--warmup", type=click.FloatRange(0), default=0.0, help=WARMUP)
+@click.option("--warmup", type=Number(0), default=0.0, help=WARMUP)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("build/simulate"), show_default=True, help="Folder.")
 @click.option("--no-requests", is_flag=True, help="Write no requests.csv.")
 @click.option("--no-plots", is_flag=True, help="Draw nothing.")

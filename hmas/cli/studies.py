@@ -6,6 +6,7 @@ from typing import Any
 import click
 import msgspec
 
+from hmas.cli.values import Number
 from hmas.controller.config.schema import AgentsConfig
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.routing.registry import DEFAULT_ROUTER, ROUTERS
@@ -31,8 +32,8 @@ def case_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--policy", default=DEFAULT_POLICY, show_default=True, help=POLICY),
         click.option("--router", default=DEFAULT_ROUTER, show_default=True, help=ROUTER),
         click.option("--admission", default="gateway", show_default=True, help=ADMISSION),
-        click.option("--load", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True, help="Times its own rate."),
-        click.option("--rate", type=click.FloatRange(0, min_open=True), help="Mean rate, requests/s, instead of --load."),
+        click.option("--load", type=Number(0, min_open=True), default=1.0, show_default=True, help="Times its own rate."),
+        click.option("--rate", type=Number(0, min_open=True), help="Mean rate, requests/s, instead of --load."),
         click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="What is drawn follows from it."),
     )
     for option in reversed(options):
@@ -56,7 +57,7 @@ def study_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the options that every study has."""
     options = (
         click.option("--model", default="", help="Model that requests ask for; default: what the fleet serves."),
-        click.option("--duration", type=click.FloatRange(0), default=0.0, help=DURATION),
+        click.option("--duration", type=Number(0), default=0.0, help=DURATION),
         click.option("--limit", type=click.IntRange(0), default=0, help="Only the first so many requests, or sessions; 0 for all."),
     )
     for option in reversed(options):

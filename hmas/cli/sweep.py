@@ -8,6 +8,7 @@ import click
 
 from hmas.cli.output import EXIT_FAILED, check_writable, complain, duration_words, example, hint, json_option, say, say_json
 from hmas.cli.studies import ADMISSION, EXIT_INTERRUPTED, FLEET, WARMUP, WORKLOAD, common_settings, study_options
+from hmas.cli.values import Number
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.runtime.clock import SystemClock
 from hmas.planning.backends import on_cores
@@ -32,7 +33,7 @@ from hmas.planning.tables import sweep_table
 @click.option("--seed", help="Seeds: 1,2,5 or 1..5.")
 @click.option("--slo", help="Targets for all requests: ttft=MS,tpot=MS.")
 @study_options
-@click.option("--warmup", type=click.FloatRange(0), default=0.0, help=WARMUP)
+@click.option("--warmup", type=Number(0), default=0.0, help=WARMUP)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("build/sweep"), show_default=True, help="Folder.")
 @click.option("--workers", type=click.IntRange(0), default=0, help="Processes; default: one per core.")
 @click.option("--no-plots", is_flag=True, help="Draw nothing.")

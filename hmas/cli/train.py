@@ -25,6 +25,7 @@ from hmas.cli.admin import config_option, read_config
 from hmas.cli.models import warn_of_settings
 from hmas.cli.output import check_writable, hint, json_option, say, say_json, table, writing
 from hmas.cli.studies import EXIT_INTERRUPTED
+from hmas.cli.values import Number
 from hmas.controller.bus.address import without_secrets
 from hmas.controller.bus.redis_bus import RedisBus
 from hmas.controller.config.derived import bus_url, models_dir
@@ -53,7 +54,7 @@ def train() -> None:
 
 @train.command("lengths", short_help="The length model that perception begins with.")
 @click.option("--data", "files", type=_FILES, multiple=True, required=True, help="Answers of models, JSON lines. Repeatable.")
-@click.option("--widening", type=click.FloatRange(0.0, 4.0), default=0.0, help=_WIDENING)
+@click.option("--widening", type=Number(0.0, 4.0), default=0.0, help=_WIDENING)
 @click.option("--trees", type=click.IntRange(1, 5000), default=250, show_default=True, help="Trees that are boosted.")
 @click.option("--seed", type=click.IntRange(0), default=7, show_default=True, help="The same seed gives the same model.")
 @out_option

@@ -10,6 +10,7 @@ import uvloop
 from hmas.agents.statera.tuning import EVERY, Tuning, read_tuning, write_tuning
 from hmas.cli.output import check_writable, example, hint, json_option, say, say_json, table
 from hmas.cli.profile import Concurrencies
+from hmas.cli.values import Number
 from hmas.controller.config.schema import AgentsConfig, SchedulerConfig
 from hmas.engines.sim.profile import load_profile
 from hmas.profiling.ladder import Identified, Load, Rung, identify, live, simulated
@@ -28,16 +29,14 @@ from hmas.profiling.target import look_at
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), default=Path("statera.json"), show_default=True, help="Tuning file."
 )
-@click.option("--tpot-ms", type=click.FloatRange(0), default=0.0, help="TPOT target at which the gains hold; default: the ladder's top.")
+@click.option("--tpot-ms", type=Number(0), default=0.0, help="TPOT target at which the gains hold; default: the ladder's top.")
 @click.option("--ladder", type=Concurrencies(), default="1,2,4,8,16,32", show_default=True, help="Requests at once, rung by rung.")
 @click.option("--prompt", "prompt_tokens", type=click.IntRange(8, 100_000), default=256, show_default=True, help="Prompt tokens, mean.")
 @click.option("--output", "output_tokens", type=click.IntRange(8, 10_000), default=64, show_default=True, help="Output tokens, mean.")
 @click.option("--rounds", type=click.IntRange(2, 100), default=4, show_default=True, help="Requests of each client.")
-@click.option("--max-seconds", type=click.FloatRange(1, 3600), default=120.0, show_default=True, help="No rung begins after this.")
-@click.option(
-    "--period", type=click.FloatRange(0.05, 60), default=AgentsConfig().statera_period_s, show_default=True, help="Its action period."
-)
-@click.option("--tick", type=click.FloatRange(0.01, 60), default=SchedulerConfig().tick_s, show_default=True, help="Seconds between views.")
+@click.option("--max-seconds", type=Number(1, 3600), default=120.0, show_default=True, help="No rung begins after this.")
+@click.option("--period", type=Number(0.05, 60), default=AgentsConfig().statera_period_s, show_default=True, help="Its action period.")
+@click.option("--tick", type=Number(0.01, 60), default=SchedulerConfig().tick_s, show_default=True, help="Seconds between views.")
 @click.option("--model", default="", help="Model to ask for; default: the first that the address lists.")
 @click.option("--api-key-env", default="HMAS_API_KEY", show_default=True, help="Environment variable with the engine's API key.")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Prompts and lengths follow from it.")

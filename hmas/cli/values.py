@@ -1,5 +1,6 @@
-"""Option types for durations and NAME=VALUE pairs."""
+"""Option types for numbers, durations and NAME=VALUE pairs."""
 
+import math
 import re
 from typing import Any
 
@@ -8,6 +9,15 @@ import click
 _UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|min|m|h|d)")
 MAX_DURATION_S = 366 * 86_400.0
+
+
+class Number(click.FloatRange):
+    """A finite number in a range. click's own range lets NaN pass, since no comparison holds for it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Returns the number."""
+        number: float = super().convert(value, param, ctx)
+        return number if math.isfinite(number) else self.fail(f"{value!r} is not finite; allowed: a finite number", param, ctx)
 
 
 class Duration(click.ParamType[float]):
@@ -38,10 +48,9 @@ class Pair(click.ParamType[tuple[str, float]]):
             return value
         name, equals, number = str(value).partition("=")
         try:
-            return (name.strip(), float(number)) if name.strip() and equals else self.fail(_no_pair(value), param, ctx)
+            pair = (name.strip(), float(number))
         except ValueError:
-            return self.fail(_no_pair(value), param, ctx)
-
-
-def _no_pair(value: Any) -> str:
-    return f"{value!r} is no parameter; allowed: NAME=NUMBER, such as threshold_ms=500"
+            pair = ("", 0.0)
+        if not (pair[0] and equals and math.isfinite(pair[1])):
+            self.fail(f"{value!r} is no parameter; allowed: NAME=NUMBER, such as threshold_ms=500", param, ctx)
+        return pair

@@ -6,6 +6,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hmas.cli.main import cli
 from hmas.cli.output import clock_words, duration_words, exit_where_broken, table
 from hmas.cli.targets import parse_targets
 from hmas.cli.values import Duration, Pair
@@ -46,9 +47,25 @@ def test_moments_in_words():
 def test_parameters():
     assert Pair().convert("theta=500", None, None) == ("theta", 500.0)
     assert Pair().convert("theta=-1.5e2", None, None) == ("theta", -150.0)
-    for text in ("theta", "=5", "theta=", "theta=x"):
+    for text in ("theta", "=5", "theta=", "theta=x", "theta=nan", "theta=-inf", "theta=1e400"):
         with pytest.raises(click.BadParameter, match="is no parameter; allowed: NAME=NUMBER"):
             Pair().convert(text, None, None)
+
+
+def options_of(command, context):
+    """Every option of a command and of those below it."""
+    yield from command.params
+    for name in command.list_commands(context) if isinstance(command, click.Group) else ():
+        yield from options_of(command.get_command(context, name), context)
+
+
+def test_no_option_takes_a_number_that_is_not_finite():
+    options = [one for one in options_of(cli, click.Context(cli)) if isinstance(one.type, click.FloatRange)]
+    assert len(options) > 15
+    for option in options:
+        for text in ("nan", "inf"):
+            with pytest.raises(click.BadParameter, match="is not finite|is not in the range"):
+                option.type.convert(text, option, None)
 
 
 def test_tables_line_up():
