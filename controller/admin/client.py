@@ -179,7 +179,7 @@ class AdminClient:
         return self._call("GET", "/admin/requests/" + quote(request_id, safe=""))
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        status, data = self._exchange(method, path, None if body is None else json.dumps(body).encode())
+        status, data = self._exchange(method, path, None if body is None else json.dumps(body, ensure_ascii=False).encode())
         try:
             document = json.loads(data)
         except ValueError:

@@ -90,6 +90,12 @@ def run_group(group: click.Group, program: str, argv: Sequence[str] | None = Non
     except HmasError as error:
         complain(str(error))
         return EXIT_FAILED
+    except UnicodeEncodeError as error:
+        # A byte of the command line that is not UTF-8 is a surrogate in Python's text, which nothing can send.
+        if error.reason != "surrogates not allowed":
+            raise
+        complain("the command line has a byte that is not UTF-8; allowed: text in UTF-8")
+        return EXIT_USAGE
     except BrokenPipeError:
         # The reader of stdout has ended (`hmas events | head`); Python's flush at exit must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

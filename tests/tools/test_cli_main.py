@@ -271,6 +271,13 @@ def test_override_schema_is_the_published_one(capsys):
     assert out == (ROOT / "docs" / "override.schema.json").read_text()
 
 
+@pytest.mark.parametrize("command", [("explain",), ("policy", "force", "edf", "--reason")])
+def test_a_byte_that_is_not_utf8_is_refused_by_name(capsys, command):
+    code, out, err = hmas(capsys, *command, "\udcff", "--admin", NOWHERE)
+    assert (code, out) == (2, "")
+    assert err == "hmas: the command line has a byte that is not UTF-8; allowed: text in UTF-8\n"
+
+
 def test_version_and_module_entry():
     result = in_a_process("--help")
     assert result.returncode == 0
