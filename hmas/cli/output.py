@@ -100,14 +100,13 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def duration_words(seconds: float) -> str:
-    """A duration as text: `45 s`, `12 min`, `3.5 h`, `2 d`."""
+    """A duration as text: `45 s`, `1.5 min`, `12 min`, `3.5 h`, `2 d`."""
     if not math.isfinite(seconds) or seconds < 0:
         return "-"
-    if seconds < 90:
-        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 129_600 else f"{seconds / 86_400:.0f} d"
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
 
 
 def pair_words(pairs: Mapping[str, float]) -> str:

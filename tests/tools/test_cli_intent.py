@@ -51,7 +51,7 @@ def test_words_become_an_override_that_is_shown_applied_audited_and_ends(hmas, i
         "batch-jobs tokens_per_minute 600000 300000",
     ]
     assert lines(out)[4].startswith("until ")
-    assert lines(out)[4].endswith(", in 2.0 h")
+    assert lines(out)[4].endswith(", in 2 h")
     (override,) = held(hmas)
     assert override["id"].startswith("intent-2")
     assert override["document"]["author"] == "alice"

@@ -34,7 +34,18 @@ def test_a_duration_in_words_names_a_unit(number, unit):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"), [(0.25, "0.2 s"), (45, "45 s"), (120, "2 min"), (9000, "2.5 h"), (200_000, "2 d"), (float("inf"), "-"), (-1, "-")]
+    ("seconds", "words"),
+    [
+        (0.25, "0.2 s"),
+        (45, "45 s"),
+        (90, "1.5 min"),
+        (120, "2 min"),
+        (9000, "2.5 h"),
+        (36 * 3600, "1.5 d"),
+        (172_800, "2 d"),
+        (float("inf"), "-"),
+        (-1, "-"),
+    ],
 )
 def test_durations_in_words(seconds, words):
     assert duration_words(seconds) == words
@@ -64,7 +75,7 @@ def test_no_option_takes_a_number_that_is_not_finite():
     assert len(options) > 15
     for option in options:
         for text in ("nan", "inf"):
-            with pytest.raises(click.BadParameter, match="is not finite|is not in the range"):
+            with pytest.raises(click.BadParameter, match=r"is not finite|is not in the range"):
                 option.type.convert(text, option, None)
 
 
