@@ -114,6 +114,8 @@ def test_policy_force_and_release(hmas, installation):
     assert held["document"]["author"] == "alice"
     assert 590 < held["expires_s"] - time.time() <= 600
     assert (installation.state_dir / "overrides" / "cli-policy.json").exists()
+    told = of(hmas("events", "--kind", "override.put", "--json"))[-1]
+    assert json.loads(told["after"]) == held["document"], "as `hmas override apply` takes it"
     assert "sjf" in hmas("status")[1]
     assert hmas("policy", "release")[0] == 0
     assert of(hmas("policy", "show", "--json"))["source"] == "configured"

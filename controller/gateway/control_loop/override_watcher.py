@@ -109,8 +109,8 @@ class OverrideWatch:
         self._observer.note(
             "override.put",
             override.id,
-            before="" if before is None else str(document_of(before)),
-            after=str(document_of(override)),
+            before="" if before is None else msgspec.json.encode(document_of(before)).decode(),
+            after=msgspec.json.encode(document_of(override)).decode(),
             reason=f"{override.author}: {override.reason}",
             source="operator",
         )
