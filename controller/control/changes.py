@@ -36,8 +36,7 @@ def changes(before: Directives, after: Directives, names: Iterable[str] | None =
     `names`: the only instances that may differ, None for any.
     """
     policy = after.policy
-    # Meta's own reason is then still that it follows the operator.
-    why = "an operator's hold has ended" if before.policy.source == "operator" != policy.source else policy.reason
+    why = _why(before.policy.source, policy)
     if (before.policy.value, before.parameters) != (policy.value, after.parameters):
         yield Change("policy", "policy", _policy_text(before), _policy_text(after), policy.source, why, policy.decision_id)
     elif before.policy.source != policy.source:
@@ -95,11 +94,17 @@ def _knob_changes(name: str, old: InstanceDirective | None, new: InstanceDirecti
         now: Setting = getattr(new, knob)
         then: Setting | None = getattr(old, knob) if old else None
         if then is None or then.value != now.value:
-            yield Change(f"knobs.{knob}", name, _setting_text(then), _setting_text(now), now.source, now.reason, now.decision_id)
+            why = _why(then.source if then else "", now)
+            yield Change(f"knobs.{knob}", name, _setting_text(then), _setting_text(now), now.source, why, now.decision_id)
         elif then.source != now.source:
             sources.setdefault((then.source, now.source), now)
     for (was, source), now in sources.items():
-        yield Change("knobs.source", name, was, source, source, now.reason, now.decision_id)
+        yield Change("knobs.source", name, was, source, source, _why(was, now), now.decision_id)
+
+
+def _why(was: str, now: Setting) -> str:
+    """The reason of a change from source `was`. At the end of an operator's hold an agent's own is still that it follows the operator."""
+    return "an operator's hold has ended" if was == "operator" != now.source else now.reason
 
 
 def _policy_text(directives: Directives) -> str:

@@ -216,6 +216,14 @@ def test_the_same_value_from_another_source_is_no_change_of_the_value():
     assert [one.reason for one in found] == ["tails", "hot"]
 
 
+def test_the_end_of_an_operators_hold_is_the_reason_of_what_it_changes():
+    """An agent's own reason is then still that it follows the operator."""
+    for n_run, kind in ((2, "knobs.n_run"), (4, "knobs.source")):
+        held = at(meta=decide(), statera=act(4), override=hold(policy="wfq", knobs={"a": {"n_run": n_run}}))
+        found = {one.kind: one.reason for one in changes(held, at(meta=decide(), statera=act(4)))}
+        assert found["policy"] == found[kind] == "an operator's hold has ended"
+
+
 def test_statera_that_has_no_bounds_yet_is_no_fallback():
     found = at(statera=act(4))
     assert (found.bounds, found.bounds_source) == ((), "configured")
