@@ -167,8 +167,8 @@ class ModelStore:
         """
         wanted = "" if version == SHIPPED else version
         with self._locked(kind):
-            if wanted:
-                self.open(kind, wanted)
+            if version != SHIPPED:
+                self.open(kind, version)
             choice = self.choice(kind)
             if choice.current == wanted:
                 return

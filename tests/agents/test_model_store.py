@@ -163,6 +163,8 @@ def test_unknown_names_are_refused_with_those_that_exist(store, folder):
         store.list("taste")
     with pytest.raises(ModelError, match=r"'v9' is not in .*; there are: shipped, v1"):
         store.use("perception", "v9")
+    with pytest.raises(ModelError, match="perception model '' is not in"):
+        store.use("perception", "")
     with pytest.raises(ModelError, match=r"'\.\./v1' is not in"):
         store.use("perception", "../v1")
     with pytest.raises(ModelError, match=r"card.kind is 'perception'; allowed here: 'prediction'"):
