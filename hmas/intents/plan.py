@@ -83,7 +83,7 @@ def site_of(status: Mapping[str, Any], words: str, now_s: float) -> Site:
     held = {item["name"]: {setting: item[setting] for setting in SETTINGS} for item in status["tenants"] if _NAME.fullmatch(item["name"])}
     held.pop("other", None)  # all tenants that have no label of their own
     if not held:
-        raise ConfigError("the gateway knows no tenant; allowed: tenants of the configuration, or those that have sent requests")
+        raise ConfigError("the gateway knows no tenant; allowed: tenants of the configuration, or those with requests in the last minute")
     full, part = named(words, held)
     names = sorted(held, key=lambda name: (name not in full, name not in part, name))[:TENANTS_MOST]
     models = sorted({model for item in status["instances"] for model in item["models"]})
