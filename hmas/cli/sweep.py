@@ -13,7 +13,7 @@ from hmas.controller.core.errors import ConfigError
 from hmas.controller.runtime.clock import SystemClock
 from hmas.planning.backends import on_cores
 from hmas.planning.loads import open_load
-from hmas.planning.sweep import AXES, Grid, Kept, Row, make_grid, points_of, run_points, write_sweep
+from hmas.planning.sweep import AXES, MAX_CASES, Grid, Kept, Row, make_grid, points_of, run_points, write_sweep
 from hmas.planning.tables import sweep_table
 
 
@@ -94,9 +94,13 @@ def _grid_settings(options: dict[str, Any]) -> dict[str, Any]:
 def _seeds(text: str) -> list[int]:
     first, dots, last = text.partition("..")
     try:
-        return list(range(int(first), int(last) + 1)) if dots else [int(part) for part in text.split(",")]
+        seeds = range(int(first), int(last) + 1) if dots else [int(part) for part in text.split(",")]
     except ValueError:
         raise ConfigError(f"--seed is {text!r}; allowed: such as 1,2,5 or 1..5") from None
+    # As a list, a range of very many would take all memory before the cases are counted.
+    if seeds[MAX_CASES:]:
+        raise ConfigError(f"--seed is {text!r}; allowed: {MAX_CASES} of them at most")
+    return list(seeds)
 
 
 def _row_teller(grid: Grid, total: int, missing: int, errors: list[Row]) -> Callable[[Row, int], None]:

@@ -192,7 +192,12 @@ def test_the_command_resumes(capsys, tmp_path):
     assert [row["axes"]["n_run"] for row in whole["rows"]] == [8, 8, 16, 16]
     code, out, _ = hmas(capsys, *command, "--n-run", "8,16", "--seed", "1,2", "--json", "--no-plots")
     assert json.loads(out) == whole
-    for more, said in ((["--seed", "one"], "--seed is 'one'"), (["--n-run", "big"], "n_run"), (["--policy", "lifo"], "lifo")):
+    for more, said in (
+        (["--seed", "one"], "--seed is 'one'"),
+        (["--seed", f"1..{10**20}"], "allowed: 100000 of them at most"),
+        (["--n-run", "big"], "n_run"),
+        (["--policy", "lifo"], "lifo"),
+    ):
         code, _, err = hmas(capsys, *command, *more)
         assert code == 2, more
         assert said in err
