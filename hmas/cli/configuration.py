@@ -14,6 +14,7 @@ from hmas.controller.bus.address import without_secrets
 from hmas.controller.config.loader import ConfigMistakes, advice, load_config
 from hmas.controller.config.reference import example_config, reference
 from hmas.controller.config.schema import Config
+from hmas.controller.config.section import Name
 from hmas.controller.core.errors import ConfigError
 
 
@@ -91,6 +92,10 @@ def new(tenant: str, admin: bool, as_json: bool) -> None:
 
     The key itself is not stored anywhere: copy it now.
     """
+    try:
+        msgspec.convert(tenant, Name)
+    except msgspec.ValidationError:
+        raise click.UsageError(f"--tenant is {tenant!r}; allowed: letters, digits, dot, underscore, hyphen; 64 at most") from None
     secret = new_secret()
     digest = hashlib.sha256(secret.encode()).hexdigest()
     if as_json:

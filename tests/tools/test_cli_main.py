@@ -233,6 +233,10 @@ def test_key_new_prints_a_snippet_that_loads(capsys, tmp_path):
     assert tenant.key_sha256 == [hashlib.sha256(secret.encode()).hexdigest()]
     assert len(secret) > 40
     assert hmas(capsys, "key", "new")[1] != out
+    for name in ("", "a b", "a:"):
+        code, out, err = hmas(capsys, "key", "new", "--tenant", name)
+        assert (code, out) == (2, "")
+        assert f"--tenant is {name!r}; allowed: letters" in err
 
 
 def test_key_new_for_operators(capsys):
