@@ -91,7 +91,8 @@ def _build(spec: str | Spec, catalogue: Mapping[str, Entry[Made]]) -> Made:
         entry = catalogue.get(parsed.name)
     if entry is None:
         linked = ", whose calls follow from each other" if parsed.name in SESSIONS else ""
-        raise TraceError(f"workload is {parsed.name!r}{linked}; {unknown(parsed.name, WORKLOAD_PLUGINS.group, catalogue)}")
+        known = catalogue if parsed.name in {*WORKLOADS, *SESSIONS} else [*WORKLOADS, *SESSIONS]
+        raise TraceError(f"workload is {parsed.name!r}{linked}; {unknown(parsed.name, WORKLOAD_PLUGINS.group, known)}")
     if parsed.path is None and entry.path == "must":
         raise TraceError(f"{parsed.name} names no file or folder; allowed: as in {entry.example}")
     if parsed.path is not None and entry.path == "none":

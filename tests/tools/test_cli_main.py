@@ -147,7 +147,7 @@ def test_the_address_comes_from_the_option_the_variable_or_the_configuration(cap
         (["up", "--engine", "tgi"], "is no engine; allowed: sim"),
         (["up", "--engine", "sim:nosuch"], "profile 'nosuch' is unknown; allowed:"),
         (["status", "--admin", "bogus"], "admin address 'bogus'; allowed: http://HOST:PORT"),
-        (["simulate", "--fleet", "1xdemo-small", "--workload", "nosuch:rate=1"], "workload is 'nosuch'"),
+        (["simulate", "--fleet", "1xdemo-small", "--workload", "nosuch:rate=1"], "file, text2sql, tools"),
         (["simulate", "--fleet", "1xdemo-small", "--workload", "poisson:rate=-1"], "rate is '-1'"),
         (["policy", "check", ".x:Y"], "'.x:Y' cannot be loaded"),
         (["router", "check", ".x:Y"], "'.x:Y' cannot be loaded"),
