@@ -16,7 +16,8 @@ TIMEOUT_S = 10.0
 class AdminClient:
     """A client of one gateway's operators' API.
 
-    Every method returns the parsed answer, and raises `AdminError` if the gateway refuses or is not reachable; the error says what to do.
+    Every method returns the parsed answer, and raises `AdminError` if the gateway refuses or is not reachable, and `ConfigError` for an
+    empty name; the error says what to do.
 
     Attributes:
         url, host: The gateway's address, and the host in it.
@@ -134,7 +135,7 @@ class AdminClient:
 
     def remove_override(self, override_id: str) -> dict[str, Any]:
         """Releases one override."""
-        return self._call("DELETE", "/admin/overrides/" + quote(override_id, safe=""))
+        return self._call("DELETE", "/admin/overrides/" + _part(override_id))
 
     def clear_overrides(self) -> dict[str, Any]:
         """Releases every override."""
@@ -147,13 +148,13 @@ class AdminClient:
 
     def drain_engine(self, name: str, *, for_s: float | None = None, author: str = "", reason: str = "") -> list[dict[str, Any]]:
         """Stops sending new requests to an engine; its running requests continue."""
-        path = f"/admin/engines/{quote(name, safe='')}/drain"
+        path = f"/admin/engines/{_part(name)}/drain"
         engines: list[dict[str, Any]] = self._call("POST", path, _forced(for_s, author, reason))["engines"]
         return engines
 
     def undrain_engine(self, name: str) -> dict[str, Any]:
         """Lets an engine receive requests again; `released` says whether it had been drained through this API."""
-        return self._call("POST", f"/admin/engines/{quote(name, safe='')}/undrain")
+        return self._call("POST", f"/admin/engines/{_part(name)}/undrain")
 
     def views(self) -> dict[str, Any]:
         """The newest short and long view of qos."""
@@ -172,11 +173,11 @@ class AdminClient:
 
     def decision(self, decision_id: str) -> dict[str, Any]:
         """One decision: inputs, candidates, their expected results, and the outcome."""
-        return self._call("GET", "/admin/decisions/" + quote(decision_id, safe=""))
+        return self._call("GET", "/admin/decisions/" + _part(decision_id))
 
     def request(self, request_id: str) -> dict[str, Any]:
         """The trace of one request."""
-        return self._call("GET", "/admin/requests/" + quote(request_id, safe=""))
+        return self._call("GET", "/admin/requests/" + _part(request_id))
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         status, data = self._exchange(method, path, None if body is None else json.dumps(body, ensure_ascii=False).encode())
@@ -227,7 +228,16 @@ class AdminClient:
             if not self._token and (path := self._token_path()) is not None:
                 message = f"{path} has none, or another one"
             return f"the gateway at {self.url} requires the operators' token: {message}; {do}"
+        if isinstance(error, dict) and error.get("code") == "unknown_path":
+            return f"{str(message).partition(';')[0]}; is {self.url} the admin port of a gateway?"
         return str(message or f"the gateway at {self.url} answered {status}")
+
+
+def _part(name: str) -> str:
+    """A name as one part of a path; without one the path would be another."""
+    if not name:
+        raise ConfigError("a name is empty; allowed: the name or id of what is asked about")
+    return quote(name, safe="")
 
 
 def _forced(for_s: float | None, author: str, reason: str, **fields: Any) -> dict[str, Any]:

@@ -52,6 +52,14 @@ def test_a_wrong_token_is_refused(hmas, monkeypatch, tmp_path):
         assert "requires the operators' token" in err
 
 
+def test_the_port_for_clients_and_a_name_left_empty_are_told(hmas, installation):
+    code, _, err = hmas("status", "--admin", installation.url)
+    assert (code, err) == (1, f"hmas: there is no /admin/status here; is {installation.url} the admin port of a gateway?\n")
+    for command in (["explain", ""], ["decisions", "explain", ""], ["engines", "drain", "", "--reason", "r"], ["engines", "undrain", ""]):
+        code, _, err = hmas(*command)
+        assert (code, err) == (2, "hmas: a name is empty; allowed: the name or id of what is asked about\n")
+
+
 def test_policy_list_and_show(hmas):
     names = [item["name"] for item in of(hmas("policy", "list", "--json"))]
     assert names == list(POLICIES)
