@@ -162,6 +162,13 @@ def test_a_server_that_is_silent_or_gone_is_not_waited_for(hmas):
     assert held(hmas) == []
 
 
+def test_who_does_not_answer_is_named(hmas):
+    code, _, err = hmas("intent", WORDS, "--base-url", "http://me:secret@127.0.0.1:9", "--yes")
+    assert (code, err) == (1, "hmas: refused, nothing is changed: engine at 127.0.0.1:9: Connection refused\n")
+    code, _, err = hmas("intent", WORDS, "--base-url", "127.0.0.1:9", "--yes")
+    assert (code, err) == (2, "hmas: --base-url is '127.0.0.1:9'; allowed: http://HOST:PORT\n")
+
+
 def test_what_the_gateway_would_refuse_is_refused_before_it_is_shown(hmas):
     burst = json.dumps({"refuse": "no", "changes": [{"tenant": "team-a", "setting": "burst_tokens", "value": "500"}], "ends": "not named"})
     with chat_server(says(burst)) as chat:

@@ -49,6 +49,8 @@ class ChatEndpoint:
             _ = parts.port
         except ValueError as error:
             raise ConfigError(f"{setting} is {url!r}: {error}; allowed: http://HOST:PORT") from error
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(f"{setting} is {url!r}; allowed: http://HOST:PORT")
         self._base = f"{parts.scheme}://{parts.netloc}"
         self._path = f"{parts.path.rstrip('/') or '/v1'}/chat/completions"
         self._api_key = api_key
@@ -86,7 +88,8 @@ class ChatEndpoint:
 
     async def _post(self, body: bytes) -> tuple[int, bytes]:
         # Each question uses a new connection: the next one comes many seconds later.
-        client = EngineClient(name="of meta", url=self._base, api_key=self._api_key, connect_timeout_s=self._timeout_s)
+        name = f"at {self._base.rpartition('@')[2]}"  # what stands before an @ is secret
+        client = EngineClient(name=name, url=self._base, api_key=self._api_key, connect_timeout_s=self._timeout_s)
         try:
             return await client.post(self._path, body, timeout_s=self._timeout_s, max_bytes=MAX_BYTES)
         finally:
