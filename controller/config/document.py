@@ -49,12 +49,16 @@ def read_document(file: str) -> Document:
     """
     path = FilePath(file)
     if path.suffix not in SUFFIXES:
-        raise ConfigError(f"{file}: cannot tell the format from {path.suffix or 'a name without suffix'!r}; allowed: {', '.join(SUFFIXES)}")
+        ends = f"ends in {path.suffix}" if path.suffix else "has no ending"
+        raise ConfigError(f"{file}: the name {ends}, which tells no format; allowed: {', '.join(SUFFIXES)}")
     try:
         with path.open("rb") as handle:
             data = handle.read(MAX_BYTES + 1)
     except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror}; `hmas config example > {file}` writes one to start from") from error
+        # In place of a file that is there, the shell would write an empty one first.
+        gone = isinstance(error, FileNotFoundError)
+        more = f"; `hmas config example > {file}` writes one to start from" if gone else ""
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}{more}") from error
     if len(data) > MAX_BYTES:
         raise ConfigError(f"{file}: more than {MAX_BYTES} bytes")
     try:

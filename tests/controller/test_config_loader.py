@@ -151,8 +151,12 @@ def test_a_file_that_is_not_well_formed_names_its_line(tmp_path, text, suffix, l
 def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(ConfigError, match="No such file or directory; `hmas config example"):
         load_config(str(tmp_path / "none.yaml"), {})
-    with pytest.raises(ConfigError, match=r"allowed: \.yaml, \.yml, \.toml"):
-        load_config(str(tmp_path / "hmas.ini"), {})
+    (tmp_path / "folder.yaml").mkdir()
+    with pytest.raises(ConfigError, match=r"folder.yaml: cannot be read: Is a directory$"):  # and nobody is told to write over it
+        load_config(str(tmp_path / "folder.yaml"), {})
+    for name, said in (("hmas.ini", "ends in .ini"), ("hmas", "has no ending")):
+        with pytest.raises(ConfigError, match=rf"the name {said}, which tells no format; allowed: \.yaml, \.yml, \.toml"):
+            load_config(str(tmp_path / name), {})
     (tmp_path / "latin.yaml").write_bytes(b"a: 1\nb: \xe4\n")
     with pytest.raises(ConfigError, match=r"latin.yaml:2: not UTF-8"):
         load_config(str(tmp_path / "latin.yaml"), {})
