@@ -24,14 +24,19 @@ class Concurrencies(click.ParamType[tuple[int, ...]]):
 
     name = "N,N,..."
 
+    def __init__(self, least: int = 2) -> None:
+        """`least`: how many numbers there must be."""
+        self._least = least
+
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        """Returns two or more numbers, each 1 to 1024."""
+        """Returns the numbers, each once and 1 to 1024, in rising order."""
         if isinstance(value, tuple):
             return value
         parts = str(value).split(",")
         numbers = tuple(sorted({int(part) for part in parts if part.strip().isdecimal()}))
-        if len(numbers) < 2 or len(numbers) > len(parts) or not 1 <= numbers[0] <= numbers[-1] <= 1024:
-            self.fail(f"{value!r} is no list of concurrencies; allowed: two or more numbers from 1 to 1024, such as 1,4,16", param, ctx)
+        if len(numbers) < self._least or len(numbers) > len(parts) or not 1 <= numbers[0] <= numbers[-1] <= 1024:
+            allowed = f"{self._least} or more numbers from 1 to 1024, such as 1,4,16"
+            self.fail(f"{value!r} is no list of concurrencies; allowed: {allowed}", param, ctx)
         return numbers
 
 

@@ -13,7 +13,7 @@ from hmas.cli.profile import Concurrencies
 from hmas.cli.values import Number
 from hmas.controller.config.schema import AgentsConfig, SchedulerConfig
 from hmas.engines.sim.profile import load_profile
-from hmas.profiling.ladder import Identified, Load, Rung, identify, live, simulated
+from hmas.profiling.ladder import LEAST_RUNGS, Identified, Load, Rung, identify, live, simulated
 from hmas.profiling.target import look_at
 
 
@@ -30,7 +30,9 @@ from hmas.profiling.target import look_at
     "--out", type=click.Path(dir_okay=False, path_type=Path), default=Path("statera.json"), show_default=True, help="Tuning file."
 )
 @click.option("--tpot-ms", type=Number(0), default=0.0, help="TPOT target at which the gains hold; default: the ladder's top.")
-@click.option("--ladder", type=Concurrencies(), default="1,2,4,8,16,32", show_default=True, help="Requests at once, rung by rung.")
+@click.option(
+    "--ladder", type=Concurrencies(LEAST_RUNGS), default="1,2,4,8,16,32", show_default=True, help="Requests at once, rung by rung."
+)
 @click.option("--prompt", "prompt_tokens", type=click.IntRange(8, 100_000), default=256, show_default=True, help="Prompt tokens, mean.")
 @click.option("--output", "output_tokens", type=click.IntRange(8, 10_000), default=64, show_default=True, help="Output tokens, mean.")
 @click.option("--rounds", type=click.IntRange(2, 100), default=4, show_default=True, help="Requests of each client.")

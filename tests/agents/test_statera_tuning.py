@@ -181,6 +181,14 @@ def test_nothing_is_measured_that_cannot_be_written(tmp_path, capsys):
     assert (said.out, "--out" in said.err) == ("", True)
 
 
+def test_a_ladder_of_too_few_rungs_costs_no_measurement(tmp_path, capsys):
+    out = tmp_path / "a.json"
+    assert main(["tune", "statera", "demo-small", "--ladder", "1,4", "--out", str(out)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "allowed: 3 or more numbers from 1 to 1024" in said.err
+
+
 def test_it_prints_json(tmp_path, capsys):
     assert main(["tune", "statera", "demo-small", "--ladder", "1,4,8", "--out", str(tmp_path / "a.json"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["margins"]["phase_deg"] >= 60

@@ -213,7 +213,7 @@ def test_the_command_says_what_is_wrong(capsys):
     assert main(["profile", f"http://127.0.0.1:{free_port()}"]) == 1
     assert "nothing answers" in capsys.readouterr().err
     assert main(["profile", "http://x", "--concurrency", "4"]) == 2
-    assert "two or more numbers" in capsys.readouterr().err
+    assert "2 or more numbers" in capsys.readouterr().err
 
 
 def test_a_file_that_cannot_be_written_costs_no_measurement(tmp_path, capsys, monkeypatch):
