@@ -31,18 +31,18 @@ class Problem:
 
 def problems(value: Any, kind: types.Type, path: Path = ()) -> Iterator[Problem]:
     """Every mistake in `value` as an instance of `kind`, in document order."""
-    kind = bare(kind)
-    match kind:
+    inner = bare(kind)
+    match inner:
         case types.StructType():
-            yield from _struct(value, kind, path)
+            yield from _struct(value, inner, path)
         case types.DictType():
-            yield from _map(value, kind, path)
+            yield from _map(value, inner, path)
         case types.ListType():
-            yield from _list(value, kind, path)
+            yield from _list(value, inner, path)
         case types.UnionType():
-            yield from _union(value, kind, path)
+            yield from _union(value, inner, path)
         case _:
-            if not _fits(value, kind):
+            if not _fits(value, inner):
                 yield Problem(path, f"{shown(value, path)}; allowed: {allowed(kind)}")
 
 

@@ -82,6 +82,12 @@ def test_the_environment_stands_above_the_file(tmp_path):
     assert [engine.name for engine in config.engines] == ["b"]
 
 
+def test_what_a_pattern_means_is_told_with_it(tmp_path):
+    for url in ("http://127.0.0.1:8000/v1", 5):
+        message = only(tmp_path, f"engines: [{{name: a, url: {url}}}]\n")[2]
+        assert message.endswith("; allowed: text matching ^https?://[^/\\s]+$ (base address, without /v1)")
+
+
 @pytest.mark.parametrize("suffix", ["yaml", "toml"])
 def test_a_mistake_names_line_setting_value_and_what_is_allowed(tmp_path, suffix):
     text = "\ngateway:\n  # a comment\n  port: 99999\n" if suffix == "yaml" else "\n[gateway]\n# a comment\nport = 99999\n"
