@@ -52,7 +52,7 @@ STANDS_IN = (
 BUS_LEFT = "left by an earlier run; `hmas up` starts a new server"
 BUS_HANGS = "`hmas up` runs on it, and starts it again once it has ended: end a server that hangs"
 BUS_TAKEN = "give each gateway a `bus.key_prefix` of its own, or stop one of them (docs/operations.md)"
-ENGINE_DOWN = "start it, or correct its address; the other engines serve meanwhile"
+ENGINE_DOWN = "start it, or correct its address; engines that are up serve meanwhile"
 
 
 @dataclass(frozen=True, slots=True)

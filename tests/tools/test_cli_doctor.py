@@ -9,7 +9,7 @@ import pytest
 from installation_kit import TOKEN, Installation, commands
 
 from hmas.cli import doctor
-from hmas.controller.config.schema import Config
+from hmas.controller.config.schema import Config, EngineConfig
 from hmas.controller.runtime.clock import SystemClock
 
 
@@ -111,6 +111,11 @@ def test_an_override_that_the_gateway_refuses_is_not_in_force(hmas, config, inst
         assert "night.json: $.engines.gpu-9: no such instance" in found["found"]
     finally:
         (folder / "night.json").unlink()
+
+
+def test_of_the_only_engine_nobody_is_promised_another_one():
+    (found,) = doctor.check_engines(Config(engines=[EngineConfig(name="only", url="http://127.0.0.1:9")]), {})
+    assert (found.state, found.do) == ("FAIL", "start it, or correct its address; engines that are up serve meanwhile")
 
 
 def test_a_hung_engine_makes_no_clock_fault(hmas, config, monkeypatch):
