@@ -104,6 +104,8 @@ async def model_card(url: str, *, model: str = "", api_key: str = "") -> dict[st
             session.get(url + path, headers=headers_with(api_key)) as response,
         ):
             status, body = response.status, await response.read()
+    except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError) as error:
+        raise ProbeError(f"address {url!r}; allowed: http://HOST:PORT") from error
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         raise ProbeError(f"{url}{path}: nothing answers ({str(error) or type(error).__name__}); give the engine's base address") from error
     if status != 200:

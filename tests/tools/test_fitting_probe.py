@@ -212,6 +212,9 @@ def test_the_command_writes_a_profile_that_loads(tmp_path, capsys, sim_process):
 def test_the_command_says_what_is_wrong(capsys):
     assert main(["profile", f"http://127.0.0.1:{free_port()}"]) == 1
     assert "nothing answers" in capsys.readouterr().err
+    for url in ("localhost:8000", "vllm", "http://h:port"):
+        assert main(["profile", url]) == 1
+        assert capsys.readouterr().err == f"hmas: address {url!r}; allowed: http://HOST:PORT\n"
     assert main(["profile", "http://x", "--concurrency", "4"]) == 2
     assert "2 or more numbers" in capsys.readouterr().err
 
