@@ -147,7 +147,7 @@ def _predicted_and_measured(document: dict[str, Any]) -> str:
             _ms(one["after_ms"]),
             one["source"],
             one["task_type"],
-            f"{one['output_tokens']:.0f} (to {one['output_tokens_upper']:.0f})",
+            _length(one),
             f"{one['ttft_ms']:.0f}",
             f"{one['tpot_ms']:.1f}",
         )
@@ -161,6 +161,12 @@ def _predicted_and_measured(document: dict[str, Any]) -> str:
         decode_ms = unknown if tpot_ms is None else f"{tpot_ms:.1f}"
         rows.append((_ms(document["age_ms"]), "measured", "", str(actual["output_tokens"]), service_ms, decode_ms))
     return table(["after", "source", "task", "output tokens", "TTFT from dispatch, ms", "TPOT, ms"], rows)
+
+
+def _length(one: dict[str, Any]) -> str:
+    """A forecast of length with its bound. One that has not proven right does not raise the bound, which then may be below it."""
+    to = "to" if one["output_tokens"] <= one["output_tokens_upper"] else "unproven, booked to"
+    return f"{one['output_tokens']:.0f} ({to} {one['output_tokens_upper']:.0f})"
 
 
 def _ms(value: float) -> str:

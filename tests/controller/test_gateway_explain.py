@@ -267,6 +267,17 @@ def test_what_an_overload_left_no_room_for_is_told_with_its_cost():
     )
 
 
+def test_a_forecast_above_its_bound_is_told_to_be_unproven():
+    traces = traces_of("robust-edf")
+    request = Request(id="r1", tenant="t", model="m", arrival_s=1000.0, prompt_tokens=500)
+    history = Estimates(slo=Slo(ttft_ms=1000.0, tpot_ms=50.0), output_tokens=35.0, output_tokens_upper=43.0)
+    traces.received(request, "r1", Declared(), {}, history)
+    traces.estimated(request, msgspec.structs.replace(history, output_tokens=200.0, proven=False), 1000.5)
+    text = page(trace_report(known(traces.find("r1")), traces, position=None, bound_to="", now_s=1006.0) | {"tenant_now": None})
+    assert " 35 (to 43) " in text
+    assert " 200 (unproven, booked to 43) " in text
+
+
 def test_where_the_router_goes_by_predictions_the_one_for_the_chosen_instance_is_told():
     traces = traces_of("robust-edf")
     request = Request(id="r1", tenant="t", model="m", arrival_s=1000.0, prompt_tokens=500)
