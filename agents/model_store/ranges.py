@@ -1,7 +1,7 @@
 """What a model saw in training bounds what it is shown at run time; what lies outside is counted, so that operators can see it. Pure."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,12 @@ class RangeCounter:
         out_of_range: By feature, how many inputs lay outside so far; only features with any.
     """
 
-    def __init__(self, ranges: Mapping[str, Sequence[float]]) -> None:
+    def __init__(self, ranges: Mapping[str, Sequence[float]], open_above: Collection[str] = ()) -> None:
         """Takes the ranges by feature: lowest and highest value seen in training.
+
+        Args:
+            ranges: As above.
+            open_above: Features of which higher values say no more than the highest in training. `count` does not count them.
 
         Raises:
             ValueError: A range that is not two numbers in ascending order; names the feature.
@@ -34,6 +38,7 @@ class RangeCounter:
                 raise ValueError(f"ranges.{name} is {list(bounds)!r}; allowed: two numbers, the lower one first")
         self.bounds = {name: (float(low), float(high)) for name, (low, high) in ranges.items()}
         self._low, self._high = np.array(list(self.bounds.values()), np.float32).reshape(-1, 2).T
+        self._most = np.array([math.inf if name in open_above else high for name, (_, high) in self.bounds.items()], np.float32)
         self.out_of_range: dict[str, int] = {}
 
     def clip(self, values: Sequence[float]) -> list[float]:
@@ -56,7 +61,7 @@ class RangeCounter:
         Args:
             rows: Shape (inputs, rows of each, features): by feature, an input counts once however many of its rows lie outside.
         """
-        outside = ((rows < self._low) | (rows > self._high)).any(axis=1).sum(axis=0)
+        outside = ((rows < self._low) | (rows > self._most)).any(axis=1).sum(axis=0)
         if outside.any():
             for name, count in zip(self.bounds, outside.tolist(), strict=True):
                 if count:
@@ -71,8 +76,10 @@ def ranges_of(names: Sequence[str], rows: Iterable[Sequence[float]]) -> dict[str
     return {name: _range_of(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
 
 
-def counter_of(card: ModelCard, names: Sequence[str]) -> RangeCounter | None:
+def counter_of(card: ModelCard, names: Sequence[str], open_above: Collection[str] = ()) -> RangeCounter | None:
     """A counter with the ranges that the card of a model with these inputs states, None where it states none (older cards have none).
+
+    `open_above`: as in `RangeCounter`.
 
     Raises:
         ValueError: They are not two numbers for each of `names`.
@@ -83,7 +90,7 @@ def counter_of(card: ModelCard, names: Sequence[str]) -> RangeCounter | None:
     if not isinstance(stated, Mapping) or tuple(stated) != tuple(names):
         raise ValueError(f"details.{RANGES} must name {', '.join(names)}, in this order")
     try:
-        return RangeCounter(stated)
+        return RangeCounter(stated, open_above)
     except TypeError as error:
         raise ValueError(f"details.{RANGES}: {error}; allowed: two numbers for each feature") from error
 

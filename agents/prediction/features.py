@@ -51,6 +51,9 @@ _EITHER_WAY = {"log_output_tokens", "n_run", "log_token_budget", "per_seq_ratio"
 RISING_TPOT = tuple(name for name in FEATURES if name not in _EITHER_WAY)
 """Columns that can only slow decoding, all else equal: more sequences in the batch, more cached tokens to read, more prompts in between."""
 
+OPEN_ABOVE = ("n_run",)
+"""Columns of which higher values than in training are nothing unlike: a window that is never full says what a narrower one says, and
+what fills it has columns of its own."""
 DEFAULT_BUDGET = 2048.0
 """Tokens per step assumed if the engine does not report them."""
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hmas.agents.model_store.card import CARD, ModelCard, verified
 from hmas.agents.model_store.ranges import RangeCounter, counter_of
-from hmas.agents.prediction.features import CATEGORIES, FEATURES, MOVING, RISING_TPOT, RISING_TTFT
+from hmas.agents.prediction.features import CATEGORIES, FEATURES, MOVING, OPEN_ABOVE, RISING_TPOT, RISING_TTFT
 from hmas.agents.prediction.few_rows import FewRows
 from hmas.controller.core.errors import ModelError
 
@@ -50,7 +50,7 @@ class CatBoostRegressor:
         self.models = dict(models)
         self.card = card
         self.replay = replay
-        self.ranges: RangeCounter | None = counter_of(card, FEATURES)
+        self.ranges: RangeCounter | None = counter_of(card, FEATURES, OPEN_ABOVE)
         self._few: FewRows | None = None
         self._only_library = False
 

@@ -114,6 +114,14 @@ def test_a_request_outside_is_counted_once_reported_and_said_by_metric_and_docto
     assert "cost/log_prompt_tokens 1 times" in found.found
 
 
+def test_a_window_wider_than_in_training_is_nothing_unlike(tmp_path):
+    agent = make_agent(Config(state_dir=str(tmp_path)))
+    ask(agent, system_snapshot(instance_view("a", n_run=1024), sent_s=100.0), request_features("usual", prompt_tokens=100))
+    (report,) = all_of_type(ModelReport, agent.on_tick(101.0))
+    assert report.requests == 1
+    assert "out_of_range/cost/n_run" not in report.figures
+
+
 def test_a_model_without_ranges_reports_none(tmp_path):
     folder = with_ranges(tmp_path, None)
     agent = make_agent(Config(state_dir=str(tmp_path), agents=AgentsConfig(prediction_model=str(folder))))
