@@ -27,7 +27,6 @@ class EngineClient:
         name: The instance's name, for error messages.
         url: Base address without a path.
         api_key: Bearer token for the engine, empty for none.
-        connect_timeout_s: How long to wait for the engine to accept a connection.
         idle_timeout_s: Silence in the middle of an answer after which it ends. Before the head, and before a stream has begun its answer,
             only the caller's own deadline counts, because an answer that is not streamed has no head until it is complete.
     """

@@ -88,7 +88,7 @@ class OverrideDirectory:
         """
         # Not a file whose present text is refused: somebody is about to correct it.
         good = [seen.override for seen in self._seen.values() if seen.override is not None and not seen.error]
-        ended = sorted((override for override in good if not override.active(now_s)), key=_expiry)
+        ended = sorted((override for override in good if not override.active(now_s)), key=lambda override: override.expires_s or 0.0)
         try:
             left = len(list(self.path.glob("[!.]*.json"))) - MAX_FILES + (not (self.path / f"{id}.json").exists())
         except OSError as error:
@@ -160,10 +160,6 @@ class OverrideDirectory:
         except OverrideError as error:
             kept = "; its last good version stays in force" if good else ""
             return _Seen(_NO_STAMP, good, f"{error}{kept}")
-
-
-def _expiry(override: Override) -> float:
-    return override.expires_s or 0.0
 
 
 def _shown(name: str) -> str:

@@ -47,8 +47,9 @@ def reference() -> str:
         section = _section(field.type)
         if section is not None:
             title, prefix = _title(field)
+            about = str(section.cls.__doc__ or "").strip().split("\n", 1)[0]
             note = "" if prefix else "\nThe whole of it in the environment: `" + _variable((field.encode_name,)) + "`, as JSON.\n"
-            parts.append(f"## {title}\n\n{_first_line(section)}\n{note}")
+            parts.append(f"## {title}\n\n{about}\n{note}")
             parts.append(_table(section.fields, prefix))
     return "\n".join(parts)
 
@@ -107,7 +108,3 @@ def _written(value: Any) -> str:
 
 def _variable(path: tuple[str, ...]) -> str:
     return PREFIX + "__".join(path).upper()
-
-
-def _first_line(section: types.StructType) -> str:
-    return str(section.cls.__doc__ or "").strip().split("\n", 1)[0]

@@ -100,6 +100,6 @@ def without_addresses(text: str) -> str:
     return ADDRESS.sub("(address)", text)
 
 
-def bad_field(param: str, value: object, allowed: str, *, code: str = "invalid_value") -> ApiError:
+def bad_field(param: str, value: object, allowed: str) -> ApiError:
     """A 400 error that names the field, its value and the allowed values; long values are cut."""
-    return ApiError(400, code, str(BodyError(param, value, allowed)), param=param)
+    return ApiError(400, "invalid_value", str(BodyError(param, value, allowed)), param=param)

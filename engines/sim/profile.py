@@ -6,6 +6,7 @@ from functools import cached_property
 from importlib import resources
 from importlib.resources.abc import Traversable
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated
 
@@ -93,7 +94,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         curve = self.token_curve
         if not curve:
             return 0.0
-        right = bisect_right(curve, tokens, key=_tokens_of)
+        right = bisect_right(curve, tokens, key=itemgetter(0))
         if right == 0 or len(curve) == 1:
             return curve[0][1]
         (from_tokens, from_ms), (to_tokens, to_ms) = curve[right - 1 : right + 1] if right < len(curve) else curve[-2:]
@@ -145,10 +146,6 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def decode_line(self, decode_seqs: int) -> tuple[float, float]:
         """Time of a decode-only step as a linear function of the cached tokens that it reads: (ms, ms per token)."""
         return self._base_ms(decode_seqs) + self.decode_ms_per_seq * decode_seqs, self.decode_ms_per_kv_ktoken * 1e-3
-
-
-def _tokens_of(point: tuple[int, float]) -> int:
-    return point[0]
 
 
 def _some_names(unknown: str) -> str:

@@ -36,7 +36,9 @@ def on_cores(workers: int = 0) -> Backend:
 def _in_processes(work: Work, tasks: Sequence[bytes], workers: int) -> Answers:
     before = set(multiprocessing.active_children())
     # New interpreters, so that threads and settings of this process cannot affect a result.
-    executor = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_leave_interrupts_to_parent)
+    context = multiprocessing.get_context("spawn")
+    # An interrupt is left to the parent.
+    executor = ProcessPoolExecutor(workers, context, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN))
     finished = False
     try:
         futures = {executor.submit(work, task): place for place, task in enumerate(tasks)}
@@ -52,7 +54,3 @@ def _in_processes(work: Work, tasks: Sequence[bytes], workers: int) -> Answers:
                 child.terminate()
         # Waiting leaves the end of the interpreter nothing to do, which would otherwise meet a pool that is half closed.
         executor.shutdown(cancel_futures=True)
-
-
-def _leave_interrupts_to_parent() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

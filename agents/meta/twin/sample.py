@@ -59,8 +59,8 @@ def _groups(plants: Sequence[ReplayInstance]) -> list[list[ReplayInstance]]:
     kinds: dict[object, list[ReplayInstance]] = {}
     for plant in plants:
         kinds.setdefault((plant.models, plant.held), []).append(plant)
-    groups = [part for kind in kinds.values() for part in _split(kind, _kv_blocks, KV_LIKE)]
-    return [part for group in groups for part in _split(group, _step_s, DECODE_LIKE)]
+    groups = [part for kind in kinds.values() for part in _split(kind, lambda plant: plant.profile.kv_blocks, KV_LIKE)]
+    return [part for group in groups for part in _split(group, lambda plant: decode_step_s(plant.profile), DECODE_LIKE)]
 
 
 def _split(plants: list[ReplayInstance], size_of: Callable[[ReplayInstance], float], ratio: float) -> list[list[ReplayInstance]]:
@@ -73,14 +73,6 @@ def _split(plants: list[ReplayInstance], size_of: Callable[[ReplayInstance], flo
     return [groups[number] for number in sorted(groups)]
 
 
-def _kv_blocks(plant: ReplayInstance) -> float:
-    return plant.profile.kv_blocks
-
-
 def decode_step_s(profile: Profile) -> float:
     """Returns how long a step of a middling batch takes, in seconds, by which speeds are compared."""
     return profile.step_duration_s(prefill_tokens=0, prefill_pairs=0, decode_seqs=16, decode_kv_tokens=8_192)
-
-
-def _step_s(plant: ReplayInstance) -> float:
-    return decode_step_s(plant.profile)

@@ -113,7 +113,8 @@ def open_base(folder: Path, kind: str, *, dtype: torch.dtype) -> Base:
             model, info = AutoModelForSequenceClassification.from_pretrained(
                 folder, local_files_only=True, dtype=dtype, num_labels=CHOICES, ignore_mismatched_sizes=True, output_loading_info=True
             )
-            fresh = _modules(info)
+            missing = [*info["missing_keys"], *(entry[0] for entry in info["mismatched_keys"])]
+            fresh = tuple(sorted({key.rpartition(".")[0] for key in missing}))
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise ConfigError(f"base {folder} cannot be loaded as {kind}: {error}") from error
     if tokenizer.pad_token is None:
@@ -177,8 +178,3 @@ def _config(folder: Path) -> Any:
 
 def _allowed(known: dict[str, bool]) -> str:
     return ", ".join(kind for kind, there in known.items() if there) or "a base that transformers knows as causal or for classification"
-
-
-def _modules(info: dict[str, Any]) -> tuple[str, ...]:
-    missing = [*info["missing_keys"], *(entry[0] for entry in info["mismatched_keys"])]
-    return tuple(sorted({key.rpartition(".")[0] for key in missing}))

@@ -155,7 +155,8 @@ def fit(settings: TrainSettings, *, clock: Clock, say: Say, command: str) -> Tra
     if settings.threads:
         torch.set_num_threads(settings.threads)
     kind = kind_of(settings.base, settings.kind)
-    run = Run(settings=settings, base_fingerprint=fingerprint(settings.base), data_sha256=_hashes(settings.data))
+    data_sha256 = {path.name: file_sha256(path) for path in settings.data}
+    run = Run(settings=settings, base_fingerprint=fingerprint(settings.base), data_sha256=data_sha256)
     every = read_rows(settings.data)
     rows = evenly([row for row in every if row.source != GENERATED], settings.limit, settings.seed)
     own = evenly([row for row in every if row.source == GENERATED], settings.limit, settings.seed)
@@ -315,10 +316,6 @@ def _example(base: Base, details: LmDetails, view: PromptView, label: int, outpu
     if details.tokens is None:
         return encoder_row(prompt, label, output_tokens)
     return causal_row(prompt, label, output_tokens, details.tokens)
-
-
-def _hashes(paths: Sequence[Path]) -> dict[str, str]:
-    return {path.name: file_sha256(path) for path in paths}
 
 
 def _max_tokens(base: Base, wanted: int) -> int:

@@ -18,12 +18,10 @@ class RequestNotice(Message, frozen=True, tag="request"):
         system: Head of the system prompts.
         history: The earlier messages before the question, newest last.
         question_chars, question_tokens: Length of the whole question, 0 if unknown.
-        prompt_chars: Length of the whole prompt in characters.
         ttft_slo_ms: Declared target, 0 if none was declared. Likewise `tpot_slo_ms`.
         max_output_tokens: The client's cap, 0 if none.
         has_tools: Whether the request has tool definitions.
         turns: Messages of the conversation, 0 if unknown (a plain completion).
-        images: Number of pictures among the content parts.
         tool_results: Number of messages with a tool's answer.
         wants_json: Whether the answer must be JSON.
         choices: Number of answers requested: `n` to each of its prompts.

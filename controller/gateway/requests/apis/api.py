@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 
@@ -27,9 +27,10 @@ class Api:
         forwarded: Headers of the client that the engine gets, too.
     """
 
-    def __init__(self, *, keeps_form: bool = False, forwarded: tuple[str, ...] = ()) -> None:
+    forwarded: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, *, keeps_form: bool = False) -> None:
         self.keeps_form = keeps_form
-        self.forwarded = forwarded
 
     def scanner(self) -> EventScanner:
         """A reader of one stream of this API."""

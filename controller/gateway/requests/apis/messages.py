@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 
@@ -63,8 +63,7 @@ class MessagesScanner(NamedEventScanner):
 class MessagesApi(Api):
     """See the module."""
 
-    def __init__(self) -> None:
-        super().__init__(forwarded=FORWARDED)
+    forwarded: ClassVar[tuple[str, ...]] = FORWARDED
 
     def scanner(self) -> EventScanner:
         """See `Api.scanner`."""
