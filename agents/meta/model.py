@@ -211,7 +211,9 @@ class MetaModel:
         if self._judge is None or proposal.source == "twin":
             # The twin's own proposal needs no judge. Without a judge, only trusted sources are followed.
             return self._switch(wanted, situation.view, word, now_s) if self._trusts(word) else self._unjudged(word, wanted, now_s)
-        return self._have_judged(self._judge, wanted, situation, word, now_s)
+        return self._ask_judge(
+            self._judge, wanted, now_s, lambda ruling, at_s: self._ruled(ruling, wanted, situation, word, at_s), sure=not self._trusts(word)
+        )
 
     def _held_back(self, wanted: Candidate, now_s: float) -> str:
         """Returns why a proposal is not followed now; empty if it is."""
@@ -230,12 +232,6 @@ class MetaModel:
         if len(self._switches) >= self._limits.switches_per_hour:
             return f"the hour's {self._limits.switches_per_hour} switches are spent"
         return ""
-
-    def _have_judged(self, judge: Judge, wanted: Candidate, situation: Situation, word: DecisionText, now_s: float) -> Decisions:
-        def ruled(ruling: Ruling, at_s: float) -> Decisions:
-            return self._ruled(ruling, wanted, situation, word, at_s)
-
-        return self._ask_judge(judge, wanted, now_s, ruled, sure=not self._trusts(word))
 
     def _ask_judge(
         self, judge: Judge, other: Candidate, now_s: float, then: Callable[[Ruling, float], Decisions], *, sure: bool = False
