@@ -12,7 +12,7 @@ from hmas.controller.core.errors import TraceError
 from hmas.controller.core.types import DEFAULT_IMPORTANCE, TaskType
 from hmas.loadgen.requests import TASKS, Column
 from hmas.loadgen.traces import records
-from hmas.workloads.table import HASH_TOKENS, Workload, check_columns, slo_columns
+from hmas.workloads.table import Workload, check_columns, slo_columns
 
 NEEDED = ("at_s", "prompt_tokens", "output_tokens")
 OPTIONAL = ("max_tokens", "task", "importance", "slo_ttft_ms", "slo_tpot_ms", "tenant", "session", "block_hashes")
@@ -65,7 +65,7 @@ def read_workload(path: Path) -> Workload:
     check_columns(str(path), columns, tenants=len(tenants), duration_s=0.0, where=lambda index: f"row {rows[index]}")
     name = path.name.partition(".")[0]
     hashes = tuple(blocks) if any(blocks) else None
-    return Workload(name=name, **columns, tenants=tuple(tenants), duration_s=0.0, block_hashes=hashes, hash_tokens=HASH_TOKENS)
+    return Workload(name=name, **columns, tenants=tuple(tenants), duration_s=0.0, block_hashes=hashes)
 
 
 def _number(where: str, field: str, value: Any) -> float:

@@ -14,7 +14,7 @@ from hmas.loadgen.streams import stream
 from hmas.loadgen.traces import MOONCAKE_TICK_MS, Trace, TraceFormat, read_trace, ticks_of
 from hmas.workloads.files import read_workload
 from hmas.workloads.options import Count, NotNegative, Options, Positive
-from hmas.workloads.table import HASH_TOKENS, Blocks, Workload, annotate, span_s
+from hmas.workloads.table import Blocks, Workload, annotate, span_s
 
 
 class FileOptions(Options, frozen=True, kw_only=True):
@@ -92,7 +92,6 @@ def replay(name: TraceFormat, path: Path, options: ReplayOptions) -> Workload:
         options,
         duration_s=duration_s,
         block_hashes=_blocks(trace, options.laps),
-        hash_tokens=HASH_TOKENS,
     )
     return fit_times(whole, options)
 

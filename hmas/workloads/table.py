@@ -108,7 +108,7 @@ class Workload:
         tenants: Names of the tenants.
         duration_s: Length of the arrival process: the mean rate is `len(workload) / duration_s`. 0 for the last arrival plus one mean
             gap.
-        block_hashes: Ids of each prompt's blocks of `hash_tokens` tokens: equal leading ids are a shared prefix. None if unknown.
+        block_hashes: Ids of each prompt's blocks of `HASH_TOKENS` tokens: equal leading ids are a shared prefix. None if unknown.
 
     Raises:
         TraceError: A value is out of range, missing (NaN) or out of order; the error names row, field, value and what is allowed.
@@ -128,7 +128,6 @@ class Workload:
     tenants: tuple[str, ...]
     duration_s: float = 0.0
     block_hashes: Blocks | None = None
-    hash_tokens: int = HASH_TOKENS
 
     def __post_init__(self) -> None:
         check_columns(
@@ -140,8 +139,6 @@ class Workload:
         )
         if self.block_hashes is not None and len(self.block_hashes) != len(self.at_s):
             raise TraceError(f"{self.name}: block_hashes holds {len(self.block_hashes)} rows; allowed: {len(self.at_s)}, one per request")
-        if self.hash_tokens < 1:
-            raise TraceError(f"{self.name}: hash_tokens is {self.hash_tokens}; allowed: 1 or more")
         for field, dtype in DTYPES.items():
             column = np.asarray(getattr(self, field)).astype(dtype, copy=False).view()
             column.setflags(write=False)
@@ -212,13 +209,8 @@ class Workload:
                     declared_slo=Slo(ttft_ms=ttft_ms, tpot_ms=tpot_ms),
                     session="" if session < 0 else str(session),
                 )
-                if self.block_hashes is None:
-                    yield Arrival(request=request, estimate=believe, output_tokens=output)
-                else:
-                    hashes = self.block_hashes[row]
-                    yield Arrival(
-                        request=request, estimate=believe, output_tokens=output, block_hashes=hashes, hash_tokens=self.hash_tokens
-                    )
+                hashes = () if self.block_hashes is None else self.block_hashes[row]
+                yield Arrival(request=request, estimate=believe, output_tokens=output, block_hashes=hashes, hash_tokens=HASH_TOKENS)
 
 
 _REQUEST_COLUMNS = ("at_s", "prompt_tokens", "output_tokens", "max_tokens", "slo_ttft_ms", "slo_tpot_ms", "tenant", "session")
@@ -247,7 +239,6 @@ def annotate(
     *,
     duration_s: float = 0.0,
     block_hashes: Blocks | None = None,
-    hash_tokens: int = HASH_TOKENS,
 ) -> Workload:
     """Makes the workload of these times and requests.
 
@@ -264,7 +255,7 @@ def annotate(
         output = np.clip(output, 1, cap)
         if block_hashes is not None:
             # A cut prompt ends in the block of the cut; later ids would name tokens that it does not have.
-            blocks = (-(-prompt // hash_tokens)).tolist()
+            blocks = (-(-prompt // HASH_TOKENS)).tolist()
             block_hashes = tuple(ids[:most] for ids, most in zip(block_hashes, blocks, strict=True))
     return Workload(
         name=name,
@@ -281,7 +272,6 @@ def annotate(
         tenants=requests.tenants,
         duration_s=duration_s,
         block_hashes=block_hashes,
-        hash_tokens=hash_tokens,
     )
 
 
