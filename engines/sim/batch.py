@@ -150,13 +150,17 @@ class Batch:
         count = min(sequence.tokens - sequence.computed, room)
         grown = self.pool.reserve(sequence, sequence.computed + count)
         assert grown, "admission has seen to the blocks"
+        self._add_piece(sequence, count, work)
+        return count
+
+    def _add_piece(self, sequence: Sequence, count: int, work: "_Work") -> None:
+        """Adds a piece of a sequence to the step, for which a swapped one comes back from the host."""
         if sequence.swapped:
             sequence.swapped = False
             self._pause_ms += self._swap_ms_per_block * sequence.blocks
         work.take(sequence, count)
         if sequence.hashes:
             self.pool.register(sequence, sequence.computed)
-        return count
 
     def _run(self, now_s: float, work: "_Work") -> Stretch:
         """Builds the step that computes this work."""
@@ -281,13 +285,8 @@ class Batch:
         self.partial = None
         for sequence in running:
             if sequence.scheduled:
-                if sequence.swapped:
-                    sequence.swapped = False
-                    self._pause_ms += self._swap_ms_per_block * sequence.blocks
-                work.take(sequence, sequence.scheduled)
+                self._add_piece(sequence, sequence.scheduled, work)
                 sequence.scheduled = 0
-                if sequence.hashes:
-                    self.pool.register(sequence, sequence.computed)
         stretch = self._run(now_s, work)
         stretch.preempted = preempted
         computed = {sequence.id for sequence in work.prefilled}
