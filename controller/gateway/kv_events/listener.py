@@ -9,7 +9,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Protocol
 
 import zmq
 
@@ -32,9 +31,8 @@ END = -1
 log = logging.getLogger(__name__)
 
 
-class _Reader(Protocol):
-    def step(self) -> bool:
-        """Does a bounded piece of work; False if there is none left."""
+Step = Callable[[], bool]
+"""Does a bounded piece of work; False if there is none left."""
 
 
 class KvListener:
@@ -54,11 +52,11 @@ class KvListener:
         self.context.set(zmq.MAX_SOCKETS, 2 * len(sources) + 64)
         self._feeds: dict[str, _Feed] = {}
         self._replays: dict[str, _Replay] = {}
-        self._waiting: deque[_Reader] = deque()
-        self._queued: set[_Reader] = set()
+        self._waiting: deque[Step] = deque()
+        self._queued: set[Step] = set()
         self._turn: asyncio.Handle | None = None
         self._rest_until_s = 0.0
-        self._sweeper = _Sweeper(index)
+        self._index = index
 
     def start(self) -> None:
         """Opens the sockets; messages from before are fetched where that is possible.
@@ -109,31 +107,31 @@ class KvListener:
             replay.close()
         if source.replaying:
             source.end_replay(self.now_s(), whole=whole)
-        self.work(self._feed_of(source))
+        self.work(self._feed_of(source).step)
 
-    def watch(self, socket: "zmq.Socket[bytes]", reader: _Reader) -> None:
+    def watch(self, socket: "zmq.Socket[bytes]", step: Step) -> None:
         """Lets a reader work whenever its socket may have messages."""
 
         def ready() -> None:
             # Reading the state clears the signal: the rest of what waits gives no further one.
             socket.get(zmq.EVENTS)
-            self.work(reader)
+            self.work(step)
 
         asyncio.get_running_loop().add_reader(socket.fileno(), ready)
-        self.work(reader)
+        self.work(step)
 
-    def work(self, reader: _Reader) -> None:
-        """Lets a reader work in one of the next turns."""
-        if reader not in self._queued:
-            self._queued.add(reader)
-            self._waiting.append(reader)
+    def work(self, step: Step) -> None:
+        """Does a step in one of the next turns, and again as long as there is more."""
+        if step not in self._queued:
+            self._queued.add(step)
+            self._waiting.append(step)
         if self._turn is None:
             rest_s = self._rest_until_s - perf_counter()
             self._turn = asyncio.get_running_loop().call_later(max(0.0, rest_s), self._take_turn)
 
     def sweep(self) -> None:
         """Frees the memory of instances that were forgotten, in the turns."""
-        self.work(self._sweeper)
+        self.work(self._index.sweep)
 
     def _feed_of(self, source: KvSource) -> "_Feed":
         return self._feeds[self._config[source.name].endpoint]
@@ -142,15 +140,15 @@ class KvListener:
         waiting, begun_s = self._waiting, perf_counter()
         until_s = begun_s + TURN_S
         while waiting and perf_counter() < until_s:
-            reader = waiting.popleft()
-            self._queued.discard(reader)
+            step = waiting.popleft()
+            self._queued.discard(step)
             try:
-                more = reader.step()
+                more = step()
             except Exception:
                 log.exception("reading KV events failed")
                 continue
             if more:
-                self.work(reader)
+                self.work(step)
         self._turn = None
         now_s = perf_counter()
         self._rest_until_s = now_s + REST_SHARE * (now_s - begun_s)
@@ -172,7 +170,7 @@ class _Feed:
             self._socket.bind(endpoint)
         else:
             self._socket.connect(endpoint)
-        listener.watch(self._socket, self)
+        listener.watch(self._socket, self.step)
 
     def add(self, source: KvSource, config: KvEventsConfig) -> None:
         """Subscribes to a source's topic; the empty one is any."""
@@ -259,7 +257,7 @@ class _Replay:
         socket = _socket(self._listener.context, zmq.DEALER, REPLAYED_WAITING_MOST)
         socket.connect(self._endpoint)
         socket.send_multipart([b"", first.to_bytes(8, "big")], flags=zmq.NOBLOCK)
-        self._listener.watch(socket, self)
+        self._listener.watch(socket, self.step)
         return socket
 
     def _look(self) -> None:
@@ -269,15 +267,6 @@ class _Replay:
             self._listener.fetched(self._source, whole=self._source.replayed > self._replayed_before)
         else:
             self._timer = asyncio.get_running_loop().call_later(REPLAY_STALLED_S, self._look)
-
-
-class _Sweeper:
-    def __init__(self, index: ExactIndex) -> None:
-        self._index = index
-
-    def step(self) -> bool:
-        """Frees a piece."""
-        return self._index.sweep()
 
 
 def _socket(context: "zmq.Context[zmq.Socket[bytes]]", kind: int, waiting_most: int) -> "zmq.Socket[bytes]":
