@@ -28,18 +28,18 @@ def build(**settings: Any) -> Scheduler:
     return made
 
 
-def entry(number: int, at_s: float, *, sequences: int = 1, ttft_ms: float = 100.0, prompt: int = 128) -> QueueEntry:
+def entry(number: int, at_s: float, *, sequences: int = 1, ttft_ms: float = 100.0, prompt: int = 128, output: float = OUTPUT) -> QueueEntry:
     request = Request(id=str(number), tenant="t", model="m", arrival_s=at_s, prompt_tokens=prompt, sequences=sequences)
-    estimates = Estimates(slo=Slo(ttft_ms=ttft_ms, tpot_ms=25.0), output_tokens=sequences * OUTPUT, ttft_ms=PROMPT_MS, tpot_ms=PACE_MS)
+    estimates = Estimates(slo=Slo(ttft_ms=ttft_ms, tpot_ms=25.0), output_tokens=sequences * output, ttft_ms=PROMPT_MS, tpot_ms=PACE_MS)
     return QueueEntry(request, estimates, number)
 
 
-def after(rps: float, late: float, *, seconds: float = 20.0, sequences: int = 1) -> GuardPause:
+def after(rps: float, late: float, *, seconds: float = 20.0, sequences: int = 1, prompt: int = 128) -> GuardPause:
     """A queue to which requests came at this rate until now (0 s), of which a share became late."""
     made, owed = GuardPause(), 0.0
     for number in range(round(rps * seconds)):
         now_s = number / rps - seconds
-        made.asked(entry(number, now_s, sequences=sequences), now_s)
+        made.asked(entry(number, now_s, sequences=sequences, prompt=prompt), now_s)
         owed += late
         if owed >= 1.0:
             owed -= 1.0
@@ -48,53 +48,54 @@ def after(rps: float, late: float, *, seconds: float = 20.0, sequences: int = 1)
 
 
 @pytest.mark.parametrize(
-    ("rps", "late", "expected"),
+    ("rps", "late", "prompt", "expected"),
     [
-        # 0.64 s of decoding and 0.02 of a prompt: at 4 requests a second the load is 0.18, its square 0.03.
-        (4.0, 0.1, True),
-        (4.0, 0.02, False),
-        # At 6 a second it is 0.27, its square 0.07.
-        (6.0, 0.06, False),
-        (6.0, 0.2, True),
-        # At 10 a second 12 would be in flight, and at 16 a second 39.
-        (10.0, 1.0, False),
-        (16.0, 1.0, False),
+        # 0.64 s of decoding and 0.02 of a prompt: at 3 requests a second 2.2 are in flight, the load is 0.14, its square 0.02.
+        (3.0, 0.1, 128, True),
+        (3.0, 0.02, 128, False),
+        # With prompts of 0.1 s it is 0.31 at 2.5 a second, its square 0.1.
+        (2.5, 0.06, 640, False),
+        (2.5, 0.2, 640, True),
+        # At 4.5 requests a second 3.6 would be in flight, at 10 a second 12, and at 16 a second 39.
+        (4.5, 1.0, 128, False),
+        (10.0, 1.0, 128, False),
+        (16.0, 1.0, 128, False),
         # At 20 a second the engine cannot do it.
-        (20.0, 1.0, False),
+        (20.0, 1.0, 128, False),
     ],
 )
-def test_it_begins_where_more_are_late_than_the_load_explains(rps: float, late: float, expected: bool) -> None:
-    made = after(rps, late)
+def test_it_begins_where_more_are_late_than_the_load_explains(rps: float, late: float, prompt: int, expected: bool) -> None:
+    made = after(rps, late, prompt=prompt)
     made.look(list(build().instances.values()), 0.0)
     assert made.active is expected
     assert (made.sequences > 0.0) is expected
     if expected:
-        load = rps * (PROMPT_MS + 0.04 * OUTPUT * PACE_MS) / 1000.0
+        load = rps * (PROMPT_MS * prompt / 128 + 0.04 * OUTPUT * PACE_MS) / 1000.0
         assert made.sequences == pytest.approx(rps * OUTPUT * PACE_MS / 1000.0 / (1.0 - load), rel=0.1)
 
 
 def test_each_answer_of_a_request_is_a_sequence():
-    one, four = after(2.0, 0.5), after(2.0, 0.5, sequences=4)
+    one, four = after(1.0, 0.5), after(1.0, 0.5, sequences=4)
     for made in (one, four):
         made.look(list(build().instances.values()), 0.0)
     assert four.sequences > 4.0 * one.sequences > 0.0
 
 
 def test_it_ends_and_begins_again_while_requests_are_late():
-    made, instances = after(4.0, 0.5), list(build().instances.values())
+    made, instances = after(3.0, 0.5), list(build().instances.values())
     states = []
     for now_s in (0.0, PAUSE_S - 0.2, PAUSE_S):
         made.look(instances, now_s)
         states.append(made.active)
-    for number in range(40):
-        made.asked(entry(number, PAUSE_S + number / 4), PAUSE_S + number / 4)
-        made.became_late(PAUSE_S + number / 4)
+    for number in range(30):
+        made.asked(entry(number, PAUSE_S + number / 3), PAUSE_S + number / 3)
+        made.became_late(PAUSE_S + number / 3)
     made.look(instances, PAUSE_S + 10.0)
     assert [*states, made.active] == [True, True, False, True]
 
 
 def test_an_engine_that_fills_up_ends_it_early_and_for_a_while():
-    made, scheduler = after(4.0, 0.5), build(tpot_guard=0.0)
+    made, scheduler = after(3.0, 0.5), build(tpot_guard=0.0)
     instances = list(scheduler.instances.values())
     made.look(instances, 0.0)
     for number in range(CROWDED + 1):
@@ -111,7 +112,7 @@ def test_an_engine_that_fills_up_ends_it_early_and_for_a_while():
 
 
 def test_a_pause_lets_late_requests_go_beside_as_many_as_are_expected_and_others_until_it_is_crowded():
-    made, scheduler = after(4.0, 0.5), build(tpot_guard=0.0)
+    made, scheduler = after(3.0, 0.5), build(tpot_guard=0.0)
     (instance,) = scheduler.instances.values()
     assert not made.lets_go(instance, late=False)
     made.look([instance], 0.0)
@@ -127,7 +128,7 @@ def test_a_pause_lets_late_requests_go_beside_as_many_as_are_expected_and_others
 
 def test_an_engine_that_each_sequence_makes_much_slower_begins_none():
     """Alone a request has 20 ms a token, as in the others' case: each further one adds 4 ms to all."""
-    made, scheduler = after(5.0, 0.2), build()
+    made, scheduler = after(2.5, 0.1), build()
     pace = scheduler.instances["a"].pace
     for number in range(400):
         sequences = 1.0 + number % 6
@@ -140,7 +141,7 @@ def test_an_engine_that_each_sequence_makes_much_slower_begins_none():
 
 
 def test_nothing_known_of_an_engine_begins_none():
-    made = after(4.0, 0.5)
+    made = after(3.0, 0.5)
     unknown = Scheduler(
         settings=SchedulerSettings(),
         instances=[InstanceSpec(name="a", capacity_n_run=64)],
@@ -160,7 +161,7 @@ def held(made: Scheduler) -> list[tuple[float, str, str]]:
         now_s = tick / 10
         made.progress("0", int(now_s / 0.0249), now_s)
         if tick % 5 == 0:
-            one = entry(tick, now_s, prompt=2000)
+            one = entry(tick, now_s, prompt=2000, output=10.0)
             made.submit(one.request, one.estimates, now_s)
         made.expire(now_s)
         sent += [(now_s, one.entry.request.id, one.relieved) for one in made.dispatch(now_s)]
