@@ -199,3 +199,18 @@ def test_a_router_of_scorers_says_what_is_cached_also_of_the_only_instance():
         assert (known["a"] or 0) > 500
         assert known.get("b") is None
     assert next(iter(make_router("least-loaded").rank(entry(640), [State("a")], 0.0))).cached_tokens is None
+
+
+def test_an_engine_that_is_flooded_from_its_start_shows_how_long_prompts_take():
+    made = build_empty()
+    made.instances["i1"].drain(draining=True)
+    for number in range(3):
+        submit(made, f"{number}", prompt=1000 + number, at_s=0.0)
+    assert len(made.dispatch(0.0)) == 3
+    speed = made.instances["i0"].pace
+    assert speed.computed_ms(1000, 0, 7.0) == 7.0
+    # None of them has the engine to itself.
+    for number in range(3):
+        made.progress(f"{number}", 1, 0.2 * (number + 1))
+    assert speed.computed_ms(1000, 0, 7.0) == pytest.approx(200.0, rel=0.01)
+    assert speed.prefill_ms(1000, 7.0) == 7.0, "what is usual is learned from prompts alone"

@@ -380,14 +380,14 @@ class Instance:
         return None if self.lead is None or self.lead.ms is None else self.prefill_ms(entry) + self.lead.ms
 
     def _prefilled(self, run: Running, now_s: float) -> None:
-        if not self.prompts.began(run, now_s):
+        own_ms = self.prompts.began(run, now_s)
+        if own_ms is None:
             return
         request, took_ms = run.entry.request, 1000.0 * (now_s - run.dispatched_s)
         self._stops(run, self.in_flight - 1)
         if self.lead is not None:
             self.lead.shown(took_ms - self.pace.prefill_ms(request.prompt_tokens, took_ms))
-        if run.alone:
-            self.pace.prefilled(took_ms, request.prompt_tokens, run.cached_tokens)
+        self.pace.prefilled(own_ms, request.prompt_tokens, run.cached_tokens, alone=run.alone)
 
     def _stops(self, run: Running, others: int) -> None:
         """Records that the prompt of a request stops the others."""

@@ -12,12 +12,13 @@ class PendingPrompts:
         recent: Whether prompts were under way since the last sample of the pace.
     """
 
-    __slots__ = ("_awaiting", "recent", "tokens", "until_s")
+    __slots__ = ("_awaiting", "_began_s", "recent", "tokens", "until_s")
 
     def __init__(self) -> None:
         self.tokens = 0
         self.until_s = 0.0
         self.recent = False
+        self._began_s = 0.0
         self._awaiting: dict[str, Running] = {}
 
     def __len__(self) -> int:
@@ -35,14 +36,20 @@ class PendingPrompts:
         self.until_s = max(now_s, self.until_s) + prefill_ms / 1000.0
         self.tokens += run.to_compute
 
-    def began(self, run: Running, now_s: float) -> bool:
-        """Takes a prompt out, whose first token has come. False if it is not known here."""
+    def began(self, run: Running, now_s: float) -> float | None:
+        """Takes a prompt out, whose first token has come. None if it is not known here.
+
+        Returns:
+            Milliseconds that it took by itself: since its dispatch, or since the first token of the prompt before it.
+        """
         self.tokens -= run.to_compute
         if self._awaiting.pop(run.entry.request.id, None) is None:
-            return False
+            return None
         if not self._awaiting:
             self.until_s = now_s
-        return True
+        own_ms = 1000.0 * (now_s - max(run.dispatched_s, self._began_s))
+        self._began_s = now_s
+        return own_ms
 
     def ended(self, run: Running, now_s: float, *, is_last: bool) -> None:
         """Takes the prompt of a request out that has ended without a first token, as whole answers do. `is_last`: no other is in flight."""

@@ -278,17 +278,20 @@ class InstanceSpeed:
             self.alone_ms = self._least_ms = min(self._mean_ms, self._least_ms)
             self._mean_ms = self._mean_steps = 0.0
 
-    def prefilled(self, ttft_ms: float, prompt_tokens: int, cached_tokens: int | None = None) -> None:
-        """Records the time to first token of a request that had the prefill to itself.
+    def prefilled(self, own_ms: float, prompt_tokens: int, cached_tokens: int | None = None, *, alone: bool = True) -> None:
+        """Records how long the prompt of a request took.
 
         Args:
-            ttft_ms: The time.
+            own_ms: The time from its dispatch, or from the first token of the prompt before it, to its first token.
             prompt_tokens: Its prompt.
             cached_tokens: How many of them were expected to be cached, None if nothing was known about it.
+            alone: Whether it had the prefill to itself. If not, only the time of computed tokens is learned: an engine that is flooded from
+                the start has none that is alone, or only some that are cached, and would seem to compute any prompt at once.
         """
-        self._prefill.add(ttft_ms, prompt_tokens)
+        if alone:
+            self._prefill.add(own_ms, prompt_tokens)
         if cached_tokens is None:
-            self._unpredicted += 1
+            self._unpredicted += alone
             if self._unpredicted >= _UNPREDICTED_MOST:
                 # No router predicts what is cached any more, so nothing would ever correct it.
                 self._computed = _PromptTime()
@@ -296,7 +299,7 @@ class InstanceSpeed:
         self._unpredicted = 0
         # A prompt of which little is computed shows the time of a step rather than that of its tokens.
         if 2 * cached_tokens <= prompt_tokens:
-            self._computed.add(ttft_ms, prompt_tokens - cached_tokens)
+            self._computed.add(own_ms, prompt_tokens - cached_tokens)
 
     def prefill_ms(self, prompt_tokens: int, predicted_ms: float) -> float:
         """How long a prompt's prefill delays the decoding requests; the prediction if nothing has been learned yet."""
