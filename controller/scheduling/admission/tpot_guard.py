@@ -49,6 +49,9 @@ class TpotGuard:
     cannot keep their target any more are not protected. Of a request with several answers, n and L are the mean over them: they are
     decoded side by side.
 
+    A stream does not join behind so many prompts that they would make its first token late, while it is in time otherwise. It would hold
+    up the others, too, and go to the instance that is flooded already, where nobody is left to protect.
+
     Three rules keep the guard from doing harm; the last one is for requests that need not leave room for stricter targets (`KeptPace`). An
     instance with nothing in flight takes every request. The guard gives way once it has blocked every dispatch to an instance for 3 s while
     requests in time waited for it: otherwise one long answer with a tight target could hold up all others until it ends. And a request at
@@ -104,6 +107,8 @@ class TpotGuard:
         if floods:
             cached_tokens = None
         stop_ms = instance.prefill_ms(entry, cached_tokens)
+        if not late and _is_late_behind(entry, instance, stop_ms, now_s):
+            return False
         if cached_tokens and instance.token_ms is not None:
             stop_ms = max(stop_ms, _CACHED_STEPS * instance.token_ms)
         share = self.share if instance.guard_overridden else self.share * instance.guard
@@ -239,6 +244,14 @@ def _keeps(target_ms: float, request: Request, instance: Instance, *, floods: bo
     # never recovers.
     beyond = best_ms is not None and best_ms * margin > target_ms and (best_ms > target_ms or token_ms <= target_ms)
     return beyond or token_ms * margin <= target_ms
+
+
+def _is_late_behind(entry: QueueEntry, instance: Instance, own_ms: float, now_s: float) -> bool:
+    """Whether the prompts ahead of it would make a stream miss a TTFT target that its own prompt, which takes so long, leaves room for."""
+    ahead = instance.prompts.streamed_tokens
+    if not ahead or not entry.request.stream or own_ms > entry.estimates.slo.ttft_ms:
+        return False
+    return now_s + (own_ms + instance.pace.computed_ms(ahead, 0, 0.0)) / 1000.0 > entry.ttft_deadline_s
 
 
 def own_target_ms(entry: QueueEntry, spent_ms: float = 0.0) -> float:

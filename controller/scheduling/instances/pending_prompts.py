@@ -25,6 +25,11 @@ class PendingPrompts:
         """Streams that have no first token yet."""
         return len(self._awaiting)
 
+    @property
+    def streamed_tokens(self) -> int:
+        """Tokens that are not cached of the streams that have no first token yet. O(those)."""
+        return sum([run.to_compute for run in self._awaiting.values()])
+
     def sent(self, run: Running, prefill_ms: float, now_s: float) -> None:
         """Adds the prompt of a request that is sent, which takes the engine so long."""
         run.alone = not self._awaiting
