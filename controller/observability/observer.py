@@ -84,10 +84,10 @@ class Observer:
         """The connection of a client that took too little of its answer was closed."""
 
     def passed_through(self, status: int, took_s: float) -> None:
-        """A request that is not queued (embeddings) was answered with this status."""
+        """A request that is not queued (such as embeddings) was answered with this status."""
 
     def passed_failed(self, instance: str) -> None:
-        """An instance has failed a request that is not queued (embeddings)."""
+        """An instance has failed a request that is not queued (such as embeddings)."""
 
     def passed_again(self) -> None:
         """A request that is not queued (embeddings) is sent a second time, because its first instance has failed."""

@@ -15,7 +15,7 @@ from hmas.controller.scheduling.instances.instance_group import InstanceGroup, L
 from hmas.controller.scheduling.instances.kv_fence import upper_tokens
 from hmas.controller.scheduling.instances.room import may_pass_fence
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
-from hmas.controller.scheduling.queue.model_queue import GUARD, STRICTER, WINDOW, ModelQueue, QueuedRequest
+from hmas.controller.scheduling.queue.model_queue import GUARD, PROMPTS, STRICTER, WINDOW, ModelQueue, QueuedRequest
 from hmas.controller.scheduling.queue.tenant_share import TenantShareLimiter
 from hmas.controller.scheduling.routers import Routers
 from hmas.controller.scheduling.settings import SchedulerSettings
@@ -172,14 +172,14 @@ class DispatchPlanner:
             passed.append(entry)
             is_barred = _is_barred(entry)
             barred += is_barred
-            awaits_room |= not floods and entry.blocked in (FENCE, GUARD)
+            awaits_room |= not floods and entry.blocked in (FENCE, GUARD, PROMPTS)
             if floods:
                 # What holds one request of a flood holds most of them, and behind them wait those of the others.
                 held_floods.append(entry.request.tenant)
                 source.policy.close_tenant(entry.request.tenant, now_s)
             elif entry.blocked == STRICTER:
                 leave_room += 1
-            elif entry.skipped >= PATIENCE and not (is_barred and entry.request.sequences == 1):
+            elif entry.skipped >= PATIENCE and entry.blocked != PROMPTS and not (is_barred and entry.request.sequences == 1):
                 kept_free |= _roomiest(entry, group.instances, kept_free)
             looked = len(passed) - barred - min(leave_room, LOOK_AHEAD)
             entry = take(now_s) if looked <= LOOK_AHEAD and barred < BARRED_MOST and not owed else None
@@ -225,7 +225,7 @@ class DispatchPlanner:
                 if not chosen.can_hold(request.model, tokens, request.context_needed):
                     least = least or group.instances.least_to_hold(entry)
                     if not chosen.can_hold(request.model, *least):
-                        reason = reason if reason in (FENCE, GUARD) else TOO_SMALL
+                        reason = reason if reason in (FENCE, GUARD, PROMPTS) else TOO_SMALL
                         continue
                 if chosen.fence.capacity_tokens:
                     chosen.refresh(now_s)
@@ -236,7 +236,8 @@ class DispatchPlanner:
                     if cached_ms is not None and waits_for_cache(entry, cached_ms, chosen, cached, now_s):
                         reason = GUARD
                         continue
-                    admits = self.guard.admits(
+                    behind = not late and self.guard.is_late_behind(entry, chosen, None if floods else cached, now_s)
+                    admits = not behind and self.guard.admits(
                         entry,
                         chosen,
                         now_s,
@@ -249,9 +250,9 @@ class DispatchPlanner:
                     if admits or (not floods and group.guard_pause.lets_go(chosen, late=late)):
                         placed = choice if fits else replace(choice, reason=f"{choice.reason}; {PAST_FENCE}")
                         return PlannedDispatch(entry, tokens, placed, late, owed, "" if admits else PAUSED)
-                    if not late:
+                    if not late and not behind:
                         chosen.wanted(now_s)
-                    reason = GUARD
+                    reason = PROMPTS if behind else GUARD
                     if cached_ms is None and cached:
                         cached_ms = chosen.prefill_ms(entry, cached)
             if not ranked:
@@ -267,7 +268,7 @@ class DispatchPlanner:
         """
         entry, group, flooding, late = waiting.entry, waiting.group, waiting.group.watch.flooding, waiting.overdue
         floods = group.watch.reserve.share > 0.0 and entry.request.tenant in flooding
-        if floods and not self._takes_flood(instance, group):
+        if (floods and not self._takes_flood(instance, group)) or (not late and self.guard.is_late_behind(entry, instance, None, now_s)):
             return False
         kept_ms, is_easy = _kept_ms(entry, group, now_s), group.kept_pace.is_easy
         admits = self.guard.admits(entry, instance, now_s, late=late, flooding=flooding, kept_ms=kept_ms, is_easy=is_easy)

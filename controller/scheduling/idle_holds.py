@@ -20,7 +20,7 @@ from hmas.controller.scheduling.dispatch import BARRED_MOST, PATIENCE, RESERVED
 from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.room import has_cache_for, is_half_empty, shows_room
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
-from hmas.controller.scheduling.queue.model_queue import GUARD, STRICTER, WINDOW, ModelQueue, QueuedRequest
+from hmas.controller.scheduling.queue.model_queue import GUARD, PROMPTS, STRICTER, WINDOW, ModelQueue, QueuedRequest
 
 HELD_MOST_S = 1.0
 """How long a request may be held back beside an instance that is less than half full."""
@@ -89,7 +89,7 @@ def _may_take(instance: Instance) -> bool:
 
 
 def _most_s(group: ModelQueue) -> float:
-    if group.blocked in {GUARD, STRICTER, RESERVED}:
+    if group.blocked in {GUARD, STRICTER, PROMPTS, RESERVED}:
         return inf
     return (WINDOW_HELD_MOST_S if group.blocked == WINDOW else HELD_MOST_S) - _EARLY_S
 

@@ -39,6 +39,8 @@ MAX_TURNED_AWAY = 256
 MAX_AHEAD_BYTES = 65_536
 """Bytes of later requests that are buffered while one is served and until its answer is taken. Any beyond them are dropped, and no further
 request of this connection is served. They are read all the same: while reading is paused, nothing tells that the client has left."""
+MAX_DROPPED_BYTES = 1 << 26
+"""Bytes that are dropped before the connection is aborted: to read them takes time from others."""
 
 NEVER_S = float("inf")
 CRLF = b"\r\n"
@@ -58,6 +60,7 @@ class ClientConnection(asyncio.Protocol):
     __slots__ = (
         "_ahead",
         "_drained_s",
+        "_dropped",
         "_exchange",
         "_half_closed",
         "_lingering",
@@ -75,6 +78,7 @@ class ClientConnection(asyncio.Protocol):
         self._exchange: ClientExchange | None = None
         self._half_closed = False
         self._lingering = False
+        self._dropped = 0
         # The answer's bytes that waited for the client when it last made progress, and when that was.
         self._unsent = 0
         self._drained_s = 0.0
@@ -117,8 +121,8 @@ class ClientConnection(asyncio.Protocol):
         """Takes bytes of a request, or of several."""
         exchange = self._exchange
         if self._lingering:
-            return
-        if exchange is None:
+            self._drop(data)
+        elif exchange is None:
             self._ahead = self._ahead + data if self._ahead else data
             if not self.writing_paused:
                 self._next()
@@ -131,6 +135,7 @@ class ClientConnection(asyncio.Protocol):
             self._ahead += data
         else:
             self.ending = True
+            self._drop(data)
 
     def eof_received(self) -> bool:
         """Notes that the client sends no more.
@@ -187,6 +192,9 @@ class ClientConnection(asyncio.Protocol):
         if (exchange is None or self.writing_paused) and self.unsent:
             self.give_up(DRAIN_S)
             self.due_s = self._server.now_s + DRAIN_LOOK_S
+        elif self._lingering and self._unsent:
+            # The client has taken its last answer only since the last look.
+            self._unsent, self.due_s = 0, self._server.now_s + LINGER_S
         elif self._lingering:
             transport.abort()
         elif exchange is not None:
@@ -287,6 +295,11 @@ class ClientConnection(asyncio.Protocol):
             self._server.idle.pop(self, None)
             self._server.idle[self] = None
 
+    def _drop(self, data: bytes) -> None:
+        self._dropped += len(data)
+        if self._dropped > MAX_DROPPED_BYTES and self.transport is not None:
+            self.transport.abort()
+
     def _feed(self, exchange: ClientExchange, data: bytes) -> None:
         reader = exchange.reader
         try:
@@ -364,7 +377,7 @@ class ClientConnection(asyncio.Protocol):
         self._lingering = True
         self._server.idle.pop(self, None)
         self._await_drain()
-        self.due_s = self._server.now_s + LINGER_S
+        self._unsent, self.due_s = 0, self._server.now_s + LINGER_S
         transport = self.transport
         if transport is not None:
             if self._half_closed or not transport.can_write_eof():

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 UNREAD_BYTES_MOST = 1 << 30
 """Bytes of answers that may wait for all clients together, before patience with those that do not read ends sooner."""
 CROWDED_S = 10.0
-"""How long a client may take no part of its answer then. A slow network takes some in less, a client that does not read takes none."""
+"""How long a client may take no part of its answer then. The kernel's buffers hide progress in steps of about a megabyte, so that a client
+that reads less than a megabit per second may pass for one that does not read."""
 Handler = Callable[[HttpRequest, Responder], Awaitable[None]]
 
 

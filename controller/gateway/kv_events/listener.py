@@ -110,7 +110,7 @@ class KvListener:
         self.work(self._feed_of(source).step)
 
     def watch(self, socket: "zmq.Socket[bytes]", step: Step) -> None:
-        """Lets a reader work whenever its socket may have messages."""
+        """Does a step whenever the socket may have messages."""
 
         def ready() -> None:
             # Reading the state clears the signal: the rest of what waits gives no further one.

@@ -49,7 +49,7 @@ class ActiveRequest:
         answers: The answers of the agents and of the gateway's history about it; None before it is admitted.
         raised: Response headers that tell which declared targets were raised, None if none was.
         served_instead: The model that serves it in place of the one that it names; empty where that one does.
-        paid_tokens: The output tokens that its tenant was charged, None before it has completed.
+        paid_tokens: The output tokens that its tenant was charged, None if it has not completed.
         only_on: The only instance that may serve it, because it keeps the response which the request continues; empty for any.
     """
 

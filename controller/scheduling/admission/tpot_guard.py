@@ -29,8 +29,8 @@ prompt near the targets, a request would go to an engine that has to compute it:
 two slow engines (`lab/benchmarks/closed_chats.py --seeds 12`). The time of a first token is the usual one, as where lateness is decided."""
 _LATE_MS = 100.0
 """By how much the prompts ahead have to make a stream late: the time that they take is an estimate. With 0, where a machine's speed changes
-by itself, the P95 TTFT up to half of capacity is 5.1 instead of 4.2 s (`guard_study.py --phases --seeds 2`; 3.9 without the rule, and as
-many in time). With prompts of 2,000 tokens at twice the capacity 42 % are in time with this rule, 34 without (`door_simulated.py`)."""
+by itself, the P95 TTFT up to half of capacity is 5.1 instead of 4.1 s (`guard_study.py --phases --seeds 2`; 3.9 without the rule, and as
+many in time). With prompts of 2,000 tokens at twice the capacity 41 % are in time with this rule, 34 without (`door_simulated.py`)."""
 _APART_MARGIN = 2.0
 """A request whose TPOT target is so many times the pace passes a full fence even where the pace is above the targets of others. With 1.5,
 the steep engine serves 2 points fewer in time (`guard_study.py --steep`). Without this rule one strict target would close the fence."""
@@ -52,9 +52,6 @@ class TpotGuard:
     may join an instance if its prefill fits into a share of the smallest room there, and if it would keep its own target. Requests that
     cannot keep their target any more are not protected. Of a request with several answers, n and L are the mean over them: they are
     decoded side by side.
-
-    A stream does not join behind so many prompts that they would make its first token late by `_LATE_MS`, while it is in time otherwise. It
-    would hold up the others, too, and go to the instance that is flooded already, where nobody is left to protect.
 
     Three rules keep the guard from doing harm; the last one is for requests that need not leave room for stricter targets (`KeptPace`). An
     instance with nothing in flight takes every request. The guard gives way once it has blocked every dispatch to an instance for 3 s while
@@ -111,8 +108,6 @@ class TpotGuard:
         if floods:
             cached_tokens = None
         stop_ms = instance.prefill_ms(entry, cached_tokens)
-        if not late and _is_late_behind(entry, instance, stop_ms, now_s):
-            return False
         if cached_tokens and instance.token_ms is not None:
             stop_ms = max(stop_ms, _CACHED_STEPS * instance.token_ms)
         share = self.share if instance.guard_overridden else self.share * instance.guard
@@ -168,6 +163,20 @@ class TpotGuard:
                 if worth < 0.0:
                     return False
         return worth > 0.0
+
+    def is_late_behind(self, entry: QueueEntry, instance: Instance, cached_tokens: int | None, now_s: float) -> bool:
+        """Whether a stream would be late by `_LATE_MS` behind the prompts that it finds there, unless its own takes its whole target.
+
+        It would hold up the others, too, and go to the instance that is flooded already, where nobody is left to protect. `cached_tokens`:
+        as in `admits`.
+        """
+        ahead = instance.prompts.streamed_tokens
+        if self.share <= 0.0 or not ahead or not entry.request.stream:
+            return False
+        own_ms = instance.prefill_ms(entry, cached_tokens)
+        if own_ms > entry.estimates.slo.ttft_ms:
+            return False
+        return now_s + (own_ms + instance.pace.computed_ms(ahead, 0, 0.0) - _LATE_MS) / 1000.0 > entry.ttft_deadline_s
 
     def suits_all(self, entry: QueueEntry, instance: Instance) -> bool:
         """Whether the pace beside the request suits the declared TPOT targets in flight, or its own target is far above it. O(in flight).
@@ -248,14 +257,6 @@ def _keeps(target_ms: float, request: Request, instance: Instance, *, floods: bo
     # never recovers.
     beyond = best_ms is not None and best_ms * margin > target_ms and (best_ms > target_ms or token_ms <= target_ms)
     return beyond or token_ms * margin <= target_ms
-
-
-def _is_late_behind(entry: QueueEntry, instance: Instance, own_ms: float, now_s: float) -> bool:
-    """Whether the prompts ahead of it would make a stream miss a TTFT target that its own prompt, which takes so long, leaves room for."""
-    ahead = instance.prompts.streamed_tokens
-    if not ahead or not entry.request.stream or own_ms > entry.estimates.slo.ttft_ms:
-        return False
-    return now_s + (own_ms + instance.pace.computed_ms(ahead, 0, 0.0) - _LATE_MS) / 1000.0 > entry.ttft_deadline_s
 
 
 def own_target_ms(entry: QueueEntry, spent_ms: float = 0.0) -> float:

@@ -194,7 +194,7 @@ class Instance:
         return contended if now_s - self._contended_s <= _LULL_S else max(contended, _UNCONTENDED_SHARE * self.n_run)
 
     def wanted(self, now_s: float) -> None:
-        """Records that a request in time was held back for its own TPOT target or for those of requests in flight.
+        """Records that a request in time was held back for its own TPOT target or for those in flight.
 
         For the limit on demoted requests this counts like a dispatch. Otherwise demoted requests would fill an instance that they have
         slowed down themselves, and the requests in time would be held back until they are late, too.
@@ -380,14 +380,14 @@ class Instance:
         return None if self.lead is None or self.lead.ms is None else self.prefill_ms(entry) + self.lead.ms
 
     def _prefilled(self, run: Running, now_s: float) -> None:
-        own_ms = self.prompts.began(run, now_s)
-        if own_ms is None:
+        shown = self.prompts.began(run, now_s)
+        if shown is None:
             return
         request, took_ms = run.entry.request, 1000.0 * (now_s - run.dispatched_s)
         self._stops(run, self.in_flight - 1)
         if self.lead is not None:
             self.lead.shown(took_ms - self.pace.prefill_ms(request.prompt_tokens, took_ms))
-        self.pace.prefilled(own_ms, request.prompt_tokens, run.cached_tokens, alone=run.alone)
+        self.pace.prefilled(shown.ms, request.prompt_tokens, run.cached_tokens, alone=run.alone, shown=shown)
 
     def _stops(self, run: Running, others: int) -> None:
         """Records that the prompt of a request stops the others."""

@@ -99,6 +99,11 @@ class Running:
         self.sequences = entry.request.sequences
         self.believe(entry.estimates)
 
+    @property
+    def is_computed(self) -> bool:
+        """Whether half of its prompt is to be computed. Of less, a first token shows the time of a step rather than that of its tokens."""
+        return 2 * self.to_compute >= self.entry.request.prompt_tokens
+
     def believe(self, estimates: Estimates) -> None:
         """Takes new estimates. The values that the guard needs are copied: it reads them for all requests in flight at every dispatch."""
         self.entry.estimates = estimates

@@ -10,6 +10,7 @@ from hmas.controller.core.statistics.quantiles import tracked
 from hmas.controller.core.statistics.step_fit import Step
 from hmas.controller.scheduling.instances.engine_count import Counted
 from hmas.controller.scheduling.instances.foresight import Expectation, Foresight
+from hmas.controller.scheduling.instances.pending_prompts import Computed
 
 _LEFT_STEPS = 32.0
 """Steps of the engine in which half of what the line does not explain is replaced, and the most that count of one sample. The line follows
@@ -109,11 +110,11 @@ class _PromptTime:
     def __init__(self) -> None:
         self._ms = self._prompts = self._tokens = 0.0
 
-    def add(self, ms: float, tokens: int) -> None:
-        """Adds a prompt."""
+    def add(self, ms: float, tokens: int, prompts: int = 1) -> None:
+        """Adds a time in which so many tokens were computed, and at most `prompts` prompts."""
         if self._prompts >= _PREFILL_KNOWN:
-            # A short prompt takes a step's time, which is more than that of its tokens.
-            ms = min(ms, _PREFILL_MOST * max(_LEAST_MS, self._ms / self._prompts, tokens * self._ms / self._tokens))
+            # A short prompt takes a step's time, which is more than that of its tokens. Of several in one step the first shows all of it.
+            ms = min(ms, prompts * _PREFILL_MOST * max(_LEAST_MS, self._ms / self._prompts, tokens * self._ms / self._tokens))
         self._ms = _PREFILL_DECAY * self._ms + ms
         self._tokens = _PREFILL_DECAY * self._tokens + max(1, tokens)
         self._prompts = _PREFILL_DECAY * self._prompts + 1.0
@@ -278,15 +279,18 @@ class InstanceSpeed:
             self.alone_ms = self._least_ms = min(self._mean_ms, self._least_ms)
             self._mean_ms = self._mean_steps = 0.0
 
-    def prefilled(self, own_ms: float, prompt_tokens: int, cached_tokens: int | None = None, *, alone: bool = True) -> None:
+    def prefilled(
+        self, own_ms: float, prompt_tokens: int, cached_tokens: int | None = None, *, alone: bool = True, shown: Computed | None = None
+    ) -> None:
         """Records how long the prompt of a request took.
 
         Args:
-            own_ms: The time from its dispatch, or from the first token of the prompt before it, to its first token.
+            own_ms: The time until its first token, as in `Computed`.
             prompt_tokens: Its prompt.
             cached_tokens: How many of them were expected to be cached, None if nothing was known about it.
             alone: Whether it had the prefill to itself. If not, only the time of computed tokens is learned: an engine that is flooded from
                 the start has none that is alone, or only some that are cached, and would seem to compute any prompt at once.
+            shown: What its first token shows of all prompts; None for its own tokens alone.
         """
         if alone:
             self._prefill.add(own_ms, prompt_tokens)
@@ -297,9 +301,10 @@ class InstanceSpeed:
                 self._computed = _PromptTime()
             return
         self._unpredicted = 0
-        # A prompt of which little is computed shows the time of a step rather than that of its tokens.
+        # As `Running.is_computed`.
         if 2 * cached_tokens <= prompt_tokens:
-            self._computed.add(own_ms, prompt_tokens - cached_tokens)
+            shown = shown or Computed(own_ms, prompt_tokens - cached_tokens, 1)
+            self._computed.add(shown.ms, shown.tokens, shown.prompts)
 
     def prefill_ms(self, prompt_tokens: int, predicted_ms: float) -> float:
         """How long a prompt's prefill delays the decoding requests; the prediction if nothing has been learned yet."""

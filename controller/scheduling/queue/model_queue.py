@@ -3,6 +3,7 @@
 import math
 from collections import OrderedDict
 from collections.abc import Mapping
+from itertools import islice
 from operator import attrgetter
 from typing import Literal
 
@@ -20,9 +21,12 @@ from hmas.controller.scheduling.queue.tenant_share import TenantShareLimiter, sh
 
 Place = Literal["ready", "late", "expired"]
 
-WINDOW, GUARD, STRICTER = "window", "TPOT guard", "stricter TPOT targets"
-"""Why a request waits: every instance has as many requests in flight as its window allows, it would cost a TPOT target, or it leaves room
-for requests with stricter ones."""
+WINDOW, GUARD, STRICTER, PROMPTS = "window", "TPOT guard", "stricter TPOT targets", "prompts ahead"
+"""Why a request waits: every instance has as many requests in flight as its window allows, it would cost a TPOT target, it leaves room for
+requests with stricter ones, or prompts ahead of it would make its first token late."""
+
+_LOOKED_AT = 1000
+"""Waiting requests that are looked at to tell whether all wait for their own tenants' limits."""
 
 
 class QueuedRequest:
@@ -125,9 +129,9 @@ class ModelQueue:
     def waiting(self) -> int:
         """How many requests wait for its instances: 0 if each waits for another one of its own tenant to end (`max_running`).
 
-        O(1), or O(n) where the oldest ones wait so.
+        Of the oldest ones alone, so that this is O(1).
         """
-        requests = (one.entry.request for one in self.members.values())
+        requests = (one.entry.request for one in islice(self.members.values(), _LOOKED_AT))
         return 0 if all(self._tenancy.capped(one.tenant, one.sequences) for one in requests) else len(self.members)
 
     @property

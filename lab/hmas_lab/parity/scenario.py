@@ -185,7 +185,6 @@ def config_of(scenario: Scenario, urls: Mapping[str, str], folder: str) -> Confi
                 "binding": scenario.binding,
                 "idle_relief": scenario.idle_relief,
                 "tick_s": scenario.tick_s,
-                # Whether a tick or an engine's report comes first where both fall on one moment is chance, and this goes by the report.
             },
             SchedulerConfig,
         ),
