@@ -39,7 +39,7 @@ class WrongStart(AgentSteering):
         return found
 
 
-@pytest.mark.parametrize(("policy", "window"), [("fcfs", 0), ("sjf", 0), (DEFAULT_POLICY, 4)])
+@pytest.mark.parametrize(("policy", "window"), [("fcfs", 0), ("rr", 0), (DEFAULT_POLICY, 4)])
 def test_a_wrong_start_is_left_within_a_minute_of_overload(policy: str, window: int):
     case = Case(workload=OVERLOAD, fleet=read_fleet("1xa100-qwen3-8b"), policy=policy, agents=("statera", "meta"), seed=1)
     steering = WrongStart(case, window)
